@@ -83,7 +83,7 @@ def run(config: RunConfig) -> None:
     if config.model_path is not None:  # before the slow imports: report at once a model that cannot be loaded
         from modeling_scalar.model_identity import identify
 
-        identify(config.model_path).at_hand()
+        identify(config.model_path).cached_if_offline()
     from eval.run import evaluate
 
     _show_log()

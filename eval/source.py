@@ -27,7 +27,7 @@ from gallery.gallery import Gallery, is_gallery
 from gallery.matching import measurable_policies
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import default_device, identify, said_of
+from modeling_scalar.model_identity import default_device, identify, model_summary
 from modeling_scalar.scores_scalar import WEIGHING
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Source:
         if fusion_split is not None:
             _check_apart(config, split, fusion_split)
         model, processor = load_model(config.model_path, device=default_device())
-        logger.info("%s: %s.", config.model_path, said_of(model))
+        logger.info("%s: %s.", config.model_path, model_summary(model))
         processor = configure_processor(sandboxed(processor, on_error=config.on_error), split.processing)
         source = cls(config, model, processor, split, fusion_split)
         if (config.two_stage or fusion_split is not None) and not model.config.has_cross_attention:

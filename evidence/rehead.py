@@ -15,7 +15,7 @@ from gallery.columns import lists_of, query_table, text_embeds_of, texts_of
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import ModelIdentity, identify, part_of, said_of
+from modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
@@ -58,7 +58,7 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     old.check_model(base.name, base.fingerprint, must_know=True)
     model = heads.name  # so that the gallery finds it from any folder
     network, _ = load_model(model, torch.float32)
-    say(f"{model}: {said_of(network)}; only its heads are applied.")
+    say(f"{model}: {model_summary(network)}; only its heads are applied.")
 
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
         return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors

@@ -12,7 +12,7 @@ from commands.errors import say
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import device_of_name, said_of
+from modeling_scalar.model_identity import device_of_name, model_summary
 from modeling_scalar.scores_scalar import retrieval_scores
 
 RATIO = 1.5
@@ -57,7 +57,7 @@ def spread_of_model(
     """
     changes = {} if aggregation is None else {"aggregation": aggregation}
     network, processor = load_model(model, None, device_of_name(device), **changes)
-    say(f"{model}: {said_of(network)}.")
+    say(f"{model}: {model_summary(network)}.")
     rows = load_benchmark(benchmark, root, split)
     embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
     network.to("cpu")  # where the embeddings are; the score may have learned parameters

@@ -27,7 +27,7 @@ _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "pa
 def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
     encoder = model
     if not isinstance(model, ModelIdentity):
-        encoder = identify(model, revision).at_hand()
+        encoder = identify(model, revision).cached_if_offline()
     if encoder.encoder is None:
         raise ValueError(
             f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(FAMILIES)}, or a Sentence "

@@ -191,11 +191,11 @@ def load_model(
     """
     identity = identify(name_or_path)
     with _naming(identity.name):
-        identity = identity.at_hand()
+        identity = identity.cached_if_offline()
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
         options = {} if dtype is None else {"dtype": dtype}
-        base = identity if identity.base is None else identity.base.at_hand()
+        base = identity if identity.base is None else identity.base.cached_if_offline()
         if identity.encoder is not None:
             with quietly():  # about modules that a run adds to the encoder; the rest is checked
                 model = model_from_joint_encoder(identity, **options, **config_overrides)

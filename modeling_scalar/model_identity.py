@@ -282,7 +282,7 @@ class ModelIdentity:
             self._folder = Path(self.name) if self.is_folder else self._downloaded()
         return self._folder
 
-    def at_hand(self) -> "ModelIdentity":
+    def cached_if_offline(self) -> "ModelIdentity":
         """This one or, if the Hub does not answer, its cached download."""
         return self if self.is_folder or hub_answers() else identify(self.download())
 
@@ -424,7 +424,7 @@ def default_dtype(model: str | os.PathLike | ModelIdentity, device: "torch.devic
     return torch.bfloat16
 
 
-def said_of(model: "PreTrainedModel") -> str:
+def model_summary(model: "PreTrainedModel") -> str:
     """Describe the number of parameters, precision, memory and device of a model."""
     import torch
 
@@ -456,5 +456,5 @@ def load_plugins(names: Iterable[str]) -> None:
 __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "LIGHT_MODALITIES", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity",
     "NoModelError", "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "is_light",
-    "load_plugins", "part_of", "read_object", "said_of",
+    "load_plugins", "part_of", "read_object", "model_summary",
 ]  # fmt: skip

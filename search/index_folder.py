@@ -21,7 +21,7 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from gallery.writing import check_place
-from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, said_of
+from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, model_summary
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .indexing import Indexer
@@ -230,7 +230,7 @@ def index_folder(config: IndexConfig) -> Report:
             embed = partial(cluster.embed, setup)
         # workers of a cluster choose their own device
         loaded = load(setup, default_device() if embed is None else torch.device("cpu"))
-        say(f"{model}: {said_of(loaded.model)}.")
+        say(f"{model}: {model_summary(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
             if is_light(model):

@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     Returns:
         The exit status.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
     check_recipes(arguments)
     from .run import main as run  # imports torch
 

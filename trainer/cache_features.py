@@ -15,7 +15,7 @@ of the files are not detected.
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,13 +74,16 @@ _CHECKED = {
 
 
 def _towers_sha256(model: ScalarRetrievalModel) -> str:
+    # The settings of both towers: their pooling and configuration.
     config = model.config
+    settings = []
     if isinstance(config, ScalarJointConfig):
-        settings = []
         config = config.backbone_config
     else:
         settings = [config.vision_pooling, config.audio_pooling]
-    settings += [part and settings_of(part) for part in (config.vision_config, config.audio_config)]
+    for part in (config.vision_config, config.audio_config):
+        settings.append(part and settings_of(part))
+    # Their weights.
     weights = {}
     for tower in towers_of(model).values():
         for part, module in tower.parts(model).items():
@@ -91,8 +94,11 @@ def _towers_sha256(model: ScalarRetrievalModel) -> str:
 
 def _rows_sha256(rows: datasets.Dataset, modalities: Sequence[str]) -> str:
     columns = [rows["video_id"]]
-    for name in ("video_path", "audio_path"):
-        columns.append([None if path is None else Path(path).name for path in rows[name]])
+    for path_column in ("video_path", "audio_path"):
+        names = []
+        for path in rows[path_column]:
+            names.append(path and Path(path).name)
+        columns.append(names)
     for name in ("subtitle", *text_columns(rows.column_names, modalities)):
         columns.append(rows[name])
     return rows_sha256(*columns)
@@ -132,10 +138,14 @@ def _columns(is_joint: bool, with_states: bool, dtype: str) -> datasets.Features
 def _tower_features(
     model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    names = [name for tower in towers_of(model).values() for name in tower.inputs if name in batch]
-    if not names:  # the clips have only texts
+    inputs = {}
+    for tower in towers_of(model).values():
+        for name in tower.inputs:
+            if name in batch:
+                inputs[name] = batch[name].to(model.device)
+    if not inputs:  # the clips have only texts
         return {}
-    inputs = {name: batch[name].to(model.device) for name in (*names, "modality_mask")}
+    inputs["modality_mask"] = batch["modality_mask"].to(model.device)
     features = {}
     for name, value in model.get_tower_features(**inputs, with_states=with_states).items():
         features[name] = value.to(dtype).cpu()
@@ -162,9 +172,11 @@ def _compute(
         with lock:  # fast tokenizers fail when two threads set their padding at once
             return examples, collate(examples)
 
+    # Threads read the next batches while the towers compute this one.
     batches = [clips[start : start + batch_size] for start in range(0, len(clips), batch_size)]
     for examples, batch in in_background(read, batches, _READERS):
         features = _tower_features(model, batch, with_states, dtype)
+        # One row per clip, with the columns of the modalities that it has.
         for index in range(len(examples)):
             row = dict.fromkeys(columns)
             row["presence"] = batch["modality_mask"][index].tolist()
@@ -215,6 +227,7 @@ def cache_features(
         ValueError: If the folder holds other features, or a clip cannot be read.
         FileNotFoundError: If a file does not exist.
     """
+    # A folder holds one kind of features.
     folder = Path(folder)
     identity = {
         "sha256": checksums(model, processor, rows),
@@ -228,11 +241,12 @@ def cache_features(
     finished = folder / DESCRIPTION
     if finished.is_file():
         before = read_json(finished)
-        different = sorted(name for name, value in identity.items() if before.get(name) != value)
+        different = sorted(name for name in identity if before.get(name) != identity[name])
         if different:
             raise ValueError(
                 f"{folder} holds other features: {different} differ. Remove it, or choose another folder."
             )
+    # Dropout would make features random.
     model.eval()
     dataset = ClipDataset(rows, processor, seed)
     columns = _columns(isinstance(model.config, ScalarJointConfig), with_states, dtype)
@@ -243,11 +257,11 @@ def cache_features(
         dataset.set_epoch(view)
         for start in range(0, len(rows), _PER_SHARD):
             clips = range(len(rows))[start : start + _PER_SHARD]
-            how = (columns, with_states, getattr(torch, dtype), batch_size)
+            settings = (columns, with_states, getattr(torch, dtype), batch_size)
             logger.info("view %d of %d: clips %d to %d of %d", view + 1, views, start, clips[-1], len(rows))
             try:
                 shard = datasets.Dataset.from_generator(
-                    partial(_compute, model, dataset, clips, *how),
+                    partial(_compute, model, dataset, clips, *settings),
                     features=columns,
                     cache_dir=str(folder),
                     fingerprint=f"{fingerprint}-{view}-{start}",
@@ -256,7 +270,11 @@ def cache_features(
             except DatasetGenerationError as error:
                 raise (error.__cause__ or error) from None
             shards.append(shard)
-    files = [str(Path(file["filename"]).relative_to(folder)) for shard in shards for file in shard.cache_files]
+    # The description is written last: it marks the folder as finished.
+    files = []
+    for shard in shards:
+        for file in shard.cache_files:
+            files.append(str(Path(file["filename"]).relative_to(folder)))
     write_json(identity | {"files": files, "versions": versions()}, finished)
 
 
@@ -290,6 +308,7 @@ class FeatureDataset(Examples):
         model: ScalarRetrievalModel | PeftModel,
         processor: ScalarProcessor,
     ):
+        # The folder must be finished.
         folder = Path(folder)
         if not (folder / DESCRIPTION).is_file():
             raise FileNotFoundError(
@@ -297,16 +316,21 @@ class FeatureDataset(Examples):
                 "resumes with the same command."
             )
         description = self.description = read_json(folder / DESCRIPTION)
+        # Training must not change what the features were computed with.
         model = without_adapter(model)
         for tower in towers_of(model).values():
             if not tower.is_frozen(model):
-                frozen = "trunk" if isinstance(model.config, ScalarJointConfig) else "paper"
+                frozen = "paper"
+                if isinstance(model.config, ScalarJointConfig):
+                    frozen = "trunk"
                 raise ValueError(
                     f"The {tower.modules[0]} must be frozen to train from features, but has trainable parameters. "
                     f"Use the adapter {frozen!r}, or train from the files."
                 )
+        # They must be of this model, this processor and these rows.
         now = checksums(model, processor, rows)
-        different = [text for name, text in _CHECKED.items() if description["sha256"][name] != now[name]]
+        before = description["sha256"]
+        different = [text for name, text in _CHECKED.items() if before[name] != now[name]]
         if different:
             raise ValueError(
                 f"The features in {folder} do not fit this run. These differ: {'; '.join(different)}. "
@@ -315,8 +339,10 @@ class FeatureDataset(Examples):
         super().__init__(rows)
         self.processor = sandboxed(processor, on_error=description["on_error"])
         self.num_views = description["views"]
-        files = [datasets.Dataset.from_file(str(folder / name)) for name in description["files"]]
-        self._table = datasets.concatenate_datasets(files).with_format("arrow")
+        shards = []
+        for name in description["files"]:
+            shards.append(datasets.Dataset.from_file(str(folder / name)))
+        self._table = datasets.concatenate_datasets(shards).with_format("arrow")
 
     def identity(self) -> dict[str, Any]:
         """Add the seed, number and precision of the views."""
@@ -324,6 +350,7 @@ class FeatureDataset(Examples):
         return super().identity() | {"use of stored features": True, "views of stored features": views}
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        # The features of the clip in the view of this epoch.
         row = self.rows[index]
         view = self.epoch % self.num_views
         stored = self._table[view * len(self) + index]
@@ -332,10 +359,12 @@ class FeatureDataset(Examples):
         for name in stored.column_names:
             if name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES) and stored[name][0].is_valid:
                 example[name] = _tensor(stored[name][0].values)
-        kinds = [kind_of(name) for name, here in zip(self.processor.modalities, present, strict=True) if here]
-        if "text" in kinds:
-            text_alone = row | {"video_path": None, "audio_path": None}
-            example["texts"] = read_row(self.processor, text_alone)
+        # Its texts, which are encoded in each step.
+        for name, is_present in zip(self.processor.modalities, present, strict=True):
+            if is_present and kind_of(name) == "text":
+                text_alone = row | {"video_path": None, "audio_path": None}
+                example["texts"] = read_row(self.processor, text_alone)
+                break
         return example
 
 
@@ -362,11 +391,12 @@ class FeatureCollator:
 
     def __call__(self, examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate examples."""
+        # The captions.
         tokenizer = self.processor.tokenizer
         batch = dict(self.processor(text=[example["caption"] for example in examples]))
         batch["modality_mask"] = torch.stack([example["presence"] for example in examples])
         batch["clip_index"] = torch.tensor([example["index"] for example in examples])
-        has = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
+        presence = dict(zip(self.processor.modalities, batch["modality_mask"].T, strict=True))
         # Texts are encoded in each step, because the text tower is trained.
         texts = [example["texts"] for example in examples if "texts" in example]
         if texts:
@@ -376,11 +406,12 @@ class FeatureCollator:
                     batch[name] = scatter(has_texts, value, tokenizer.pad_token_id)
                 elif name.endswith("_attention_mask"):
                     batch[name] = scatter(has_texts, value)
+        # Features: those of the clips that have the modality are padded to the longest, then put at their rows.
         for name in (*_POOLED, *_STATES, *_TOKENS, *_SEQUENCES):
             values = [example[name] for example in examples if name in example]
             if not values:
                 continue
-            present = has[name.partition("_")[0]]
+            present = presence[name.partition("_")[0]]
             if name in _SEQUENCES:
                 masks = pad_sequence([torch.ones_like(row) for row in values], True, 0, tokenizer.padding_side)
                 batch[name.replace("input_ids", "attention_mask")] = scatter(present, masks.long())
@@ -431,10 +462,17 @@ def main(config: FeaturesConfig) -> None:
 
         load_plugins(config.plugins)
         network, processor = load_model(config.model, dtype=torch.float32)
-        own: Mapping[str, Any] = {name: getattr(config, name) for name in ("columns", "holdout", "words_of")}
+        rows = load_benchmark(
+            config.benchmark,
+            config.root,
+            config.split,
+            columns=config.columns,
+            holdout=config.holdout,
+            words_of=config.words_of,
+        )
         cache_features(
             config.output,
-            load_benchmark(config.benchmark, config.root, config.split, **own),
+            rows,
             network.to(default_device()),
             sandboxed(processor, on_error=config.on_error),
             views=config.views,

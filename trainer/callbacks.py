@@ -54,7 +54,8 @@ class StopOnInterrupt(TrainerCallback):
         """After a signal, request a checkpoint and the end of training, at the same step on all processes."""
         self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
         return control
 
     def on_epoch_end(
@@ -62,7 +63,9 @@ class StopOnInterrupt(TrainerCallback):
     ) -> TrainerControl:
         """Skip the work of an epoch's end when stopped in the middle of it: the resumed run does it."""
         if self.interrupted and not _ends_epoch(state):
-            control.should_log = control.should_evaluate = control.should_save = False
+            control.should_log = False
+            control.should_evaluate = False
+            control.should_save = False
         return control
 
 
@@ -112,15 +115,15 @@ class AroundCheckpoints(TrainerCallback):
 class EpochOfData(TrainerCallback):
     """Set the epoch of data set and sampler, also in resumed or distributed runs, where data loaders do not."""
 
-    def __init__(self, *listeners: Any):
-        self.listeners = listeners
+    def __init__(self, *followers: Any):
+        self.followers = followers
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the epoch before its first example is read."""
-        for listener in self.listeners:
-            listener.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
+        for follower in self.followers:
+            follower.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
 
 
 class LoraRate(TrainerCallback):

@@ -40,12 +40,12 @@ _ANEW = "Resume with the original fields, or start a new run with another `outpu
 
 def _checkpoints(output_dir: str | Path) -> list[Path]:
     """The folders named like checkpoints, newest first; those without a manifest last."""
-    found = []
+    ranked = []
     for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         number = re.fullmatch(r"[0-9]{1,18}", path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
         if number is not None and path.is_dir():
-            found.append(((path / MANIFEST).is_file(), int(number[0]), path))
-    return [path for *_, path in sorted(found, reverse=True)]
+            ranked.append(((path / MANIFEST).is_file(), int(number[0]), path))
+    return [path for *_, path in sorted(ranked, reverse=True)]
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def remove_old(output_dir: str | Path, limit: int | None, keep: list[Path]) -> N
     """Remove the oldest checkpoints beyond `limit`, except those in `keep`."""
     if not limit or limit < 0:
         return
-    kept = {path.resolve() for path in keep}
-    old = [path for path in _checkpoints(output_dir) if path.resolve() not in kept]
-    for path in old[max(0, limit - len(kept)) :]:
+    kept = set(map(Path.resolve, keep))
+    others = [path for path in _checkpoints(output_dir) if path.resolve() not in kept]
+    for path in others[max(0, limit - len(kept)) :]:
         remove_checkpoint(path)
 
 
@@ -201,6 +201,7 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
     try:
         yield
     except BaseException as error:
+        # Look at the disk before the removal frees some of it.
         is_full = Path(output_dir).is_dir() and shutil.disk_usage(output_dir).free < 2**20
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
@@ -209,12 +210,15 @@ def describe_failed_save(output_dir: str | Path, what: str, partial: Path | None
         is_of_saving = isinstance(error, OSError | RuntimeError | SafetensorError) or type(error) is Exception
         if not is_of_saving or is_of_ended_worker(error):
             raise
-        kept = last_checkpoint(output_dir)
-        there = f"The last complete checkpoint is {kept}" if kept else "There is no complete checkpoint"
+        # Say why it failed, and from where the run can resume.
+        remaining = "There is no complete checkpoint"
+        last = last_checkpoint(output_dir)
+        if last is not None:
+            remaining = f"The last complete checkpoint is {last}"
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         if is_full:
             reason = f"the disk is full ({reason})"
-        raise OSError(f"{Path(output_dir) / what} could not be written: {reason}. {there}.") from error
+        raise OSError(f"{Path(output_dir) / what} could not be written: {reason}. {remaining}.") from error
 
 
 def is_of_ended_worker(error: BaseException) -> bool:
@@ -263,6 +267,7 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
         FileNotFoundError: If the checkpoint does not exist.
         ValueError: If the checkpoint cannot be resumed from, or a new run would begin where one is.
     """
+    # Remove what a killed process may have left of its last files.
     folder = Path(args.output_dir)
     wanted = args.resume_from_checkpoint
     if args.process_index == 0:
@@ -270,9 +275,11 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
             for file in folder.glob(f".{name}.[0-9]*"):
                 file.unlink()
     wait_for_all()
+    # A checkpoint that is named.
     if wanted not in (None, "last", "auto"):
         check_checkpoint(wanted)
         return Path(wanted), False
+    # A new run needs a folder without one.
     ended = folder / RECIPE
     checkpoint = last_checkpoint(folder)
     if wanted is None:
@@ -282,7 +289,8 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
                 "`output_dir`, or remove the folder."
             )
         return None, False
-    if ended.is_file() and _is_same(ended, args):
+    # The last checkpoint, unless the run has ended with the same fields.
+    if ended.is_file() and _has_same_fields(ended, args):
         return None, True
     if checkpoint is None and (wanted == "last" or ended.is_file()):
         raise ValueError(
@@ -292,14 +300,19 @@ def find_start(args: ScalarTrainingArguments) -> tuple[Path | None, bool]:
     return checkpoint, False
 
 
-def _is_same(ended: Path, args: ScalarTrainingArguments) -> bool:
+def _has_same_fields(ended: Path, args: ScalarTrainingArguments) -> bool:
     """Whether the finished run has the same fields; if not, for example because it is longer now, it continues."""
     before = read_json(ended)
-    now = fields_of_run(args) | {name: getattr(args, name) for name in _DURATION}
-    return all(str(before.get(name)) == str(value) for name, value in now.items())  # None is stored as "None"
+    now = fields_of_run(args)
+    for name in _DURATION:
+        now[name] = getattr(args, name)
+    for name, value in now.items():
+        if str(before.get(name)) != str(value):  # None is stored as "None"
+            return False
+    return True
 
 
-def forget_end(args: ScalarTrainingArguments) -> None:
+def mark_unfinished(args: ScalarTrainingArguments) -> None:
     """Remove the mark of a finished run before it continues."""
     if args.process_index == 0:
         (Path(args.output_dir) / RECIPE).unlink(missing_ok=True)
@@ -314,7 +327,7 @@ __all__ = [
     "describe_failed_save",
     "find_start",
     "finish_checkpoint",
-    "forget_end",
+    "mark_unfinished",
     "is_of_ended_worker",
     "last_checkpoint",
     "only_run",

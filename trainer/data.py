@@ -96,9 +96,11 @@ class Examples(torch.utils.data.Dataset):
 
     def identity(self) -> dict[str, Any]:
         """Return what must not change when a run is resumed, as JSON-serialisable values."""
-        columns = [name for name in self.rows.column_names if name not in ("video_path", "audio_path", KIND)]
-        rows = rows_sha256(*(self.rows[name] for name in columns))
-        return {"training clips and captions": rows, "use of stored features": False}
+        columns = []
+        for name in self.rows.column_names:
+            if name not in ("video_path", "audio_path", KIND):  # where files lie does not matter
+                columns.append(self.rows[name])
+        return {"training clips and captions": rows_sha256(*columns), "use of stored features": False}
 
 
 class ClipDataset(Examples):

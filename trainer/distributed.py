@@ -11,12 +11,16 @@ from torch.distributed._functional_collectives import all_gather_tensor_autograd
 
 def world_size() -> int:
     """Return the number of processes, 1 without a process group."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return 1
 
 
 def rank() -> int:
     """Return the rank of this process, 0 without a process group."""
-    return dist.get_rank() if world_size() > 1 else 0
+    if world_size() > 1:
+        return dist.get_rank()
+    return 0
 
 
 @dataclass
@@ -71,16 +75,18 @@ class RowLayout:
         """
         if len(self.counts) == 1:
             return tensor
+        # Collectives need equal shapes: pad the tokens, then the rows.
         if ragged:
             missing = _longest(tensor.shape[1], tensor.device) - tensor.shape[1]
             behind = (0, 0) * (tensor.ndim - 2) + (0, missing)
             tensor = nn.functional.pad(tensor, behind)
         most = max(self.counts)
-        if len(tensor) < most:  # collectives need equal shapes; the padding is removed below
+        if len(tensor) < most:
             tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
         gathered = _gather_equal(tensor)
         if min(self.counts) == most:
             return gathered
+        # Remove the padding of the rows.
         parts = gathered.split(most)
         return torch.cat([part[:count] for part, count in zip(parts, self.counts, strict=True)])
 
@@ -143,7 +149,8 @@ def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
     """
     if world_size() == 1 or not parameters:
         return
-    has_gradient = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+    # Processes must agree on which gradients to reduce: those that any of them has.
+    has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
     has_gradient = has_gradient.to(parameters[0].device)
     dist.all_reduce(has_gradient, op=dist.ReduceOp.MAX)
     for parameter, reached in zip(parameters, has_gradient.tolist(), strict=True):

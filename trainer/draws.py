@@ -32,7 +32,9 @@ def full_view_probability(step: int, final: float = 0.5, decay_steps: int = 2000
         final (`float`): The value after `decay_steps`, in [0, 1]. 1 disables reduced views.
         decay_steps (`int`): The length of the decay; 0 starts at `final`.
     """
-    progress = min(step / decay_steps, 1.0) if decay_steps else 1.0
+    progress = 1.0
+    if step < decay_steps:
+        progress = step / decay_steps
     return 1.0 - (1.0 - final) * progress
 
 
@@ -143,6 +145,7 @@ def choose_pairs(
     Returns:
         [`MatchingPairs`] of this process, at most `3 * b`.
     """
+    # The condition masks and texts of all processes.
     rows = batch.rows
     condition_mask = rows.gather(condition_mask, ragged=True)
     tokens = rows.gather(torch.stack([input_ids, attention_mask], dim=-1), ragged=True)
@@ -152,11 +155,17 @@ def choose_pairs(
     own = torch.arange(len(batch.texts), device=readable.device) + offset
     draws = draws.to(readable.device)
     # With the graph, if any: the batch keeps the matrices for the objective.
-    of_texts = batch.text_to_paired_clip if paired else batch.text_to_clip
-    wrong_clips = draw_negatives(of_texts, readable, draws[:, 0], offset, temperature)
-    anyone = torch.ones_like(readable)
-    of_clips = batch.paired_clip_to_text if paired else batch.clip_to_text
-    wrong_texts = draw_negatives(of_clips, anyone, draws[:, 1], offset, temperature)
+    if paired:
+        text_to_clip = batch.text_to_paired_clip
+        clip_to_text = batch.paired_clip_to_text
+    else:
+        text_to_clip = batch.text_to_clip
+        clip_to_text = batch.clip_to_text
+    # One hard negative in each direction: clips that have condition tokens, and any text.
+    wrong_clips = draw_negatives(text_to_clip, readable, draws[:, 0], offset, temperature)
+    any_text = torch.ones_like(readable)
+    wrong_texts = draw_negatives(clip_to_text, any_text, draws[:, 1], offset, temperature)
+    # The three groups of pairs, without those that lack a negative or condition tokens.
     texts = torch.cat([own, own, wrong_texts])
     clips = torch.cat([own, wrong_clips, own])
     is_match = torch.arange(len(texts), device=own.device) < len(own)

@@ -27,16 +27,25 @@ _CAPTIONS_AT_ONCE = 32
 
 def _check_trained(model: ScalarJointModel, path: Any) -> None:
     """Raise a ValueError if training would change the encoder that made the embeddings of the gallery."""
-    parameters = dict(model.named_parameters())
-    inside = {part_of(name) for name, value in parameters.items() if value.requires_grad and "_head." not in name}
-    inside -= {"hyperbolic", "logit_scale"}
-    if inside or not getattr(model.config, "has_heads", False):
-        trained = f"{sorted(inside)} of the encoder are trained" if inside else "the model has no heads to train"
+    in_encoder = set()
+    has_trained_heads = False
+    for name, value in model.named_parameters():
+        part = part_of(name)
+        if part.endswith("_head"):  # a new head adds zero
+            has_trained_heads |= bool(value.abs().max() > 0)
+        elif value.requires_grad and part not in ("hyperbolic", "logit_scale"):
+            in_encoder.add(part)
+    reason = None
+    if in_encoder:
+        reason = f"{sorted(in_encoder)} of the encoder are trained"
+    elif not getattr(model.config, "has_heads", False):
+        reason = "the model has no heads to train"
+    if reason is not None:
         raise ValueError(
-            f"{path} is a gallery, which holds embeddings of a frozen encoder, but {trained}. Train with "
+            f"{path} is a gallery, which holds embeddings of a frozen encoder, but {reason}. Train with "
             "`adapter: heads`, or leave `features` out."
         )
-    if any(value.abs().max() > 0 for name, value in parameters.items() if part_of(name).endswith("_head")):
+    if has_trained_heads:
         raise ValueError(
             f"The heads of this model are already trained, and the embeddings in {path} went through them. Start from "
             "the encoder without trained heads and a gallery made with it."
@@ -73,6 +82,7 @@ class EmbeddingDataset(Examples):
         fingerprint: str,
         progress: bool = True,
     ):
+        # The gallery must hold what this model computes before its heads, for every row.
         base = without_adapter(model)
         gallery = Gallery.open(folder)
         _check_trained(base, gallery.path)
@@ -84,6 +94,7 @@ class EmbeddingDataset(Examples):
                 f"{gallery.path} holds {', '.join(gallery.modalities)}, but the model embeds "
                 f"{', '.join(base.config.modalities)}. Embed the split with this model."
             )
+        # All vectors fit in memory, so workers need not read files.
         self._names = gallery.modalities
         self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]
@@ -95,8 +106,10 @@ class EmbeddingDataset(Examples):
         return {"stored vectors": tensors_sha256(read)} | super().identity()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        vectors = {f"{name}_pooled": self._modalities[index, i] for i, name in enumerate(self._names)}
-        return {"clip_index": index, "modality_mask": self._mask[index], "text_pooled": self._texts[index]} | vectors
+        example = {"clip_index": index, "modality_mask": self._mask[index], "text_pooled": self._texts[index]}
+        for name, vector in zip(self._names, self._modalities[index], strict=True):
+            example[f"{name}_pooled"] = vector
+        return example
 
 
 def _texts_of(
@@ -107,11 +120,11 @@ def _texts_of(
     if gallery.queries is not None:
         embeds = stacked(gallery.queries, ["embedding"])[:, 0].float()
         vectors = dict(zip(texts_of(gallery.queries, "caption"), embeds, strict=True))
-    others = [caption for caption in dict.fromkeys(captions) if caption not in vectors]
-    if others:
+    missing = [caption for caption in dict.fromkeys(captions) if caption not in vectors]
+    if missing:
         model.eval()
-        embeds = embed_texts(model, processor, others, _CAPTIONS_AT_ONCE, progress)
-        vectors |= dict(zip(others, embeds, strict=True))
+        embeds = embed_texts(model, processor, missing, _CAPTIONS_AT_ONCE, progress)
+        vectors |= dict(zip(missing, embeds, strict=True))
     return torch.stack([vectors[caption] for caption in captions])
 
 

@@ -33,7 +33,9 @@ class RandomState:
     def __init__(self, device: torch.device):
         self.device = device
         self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        self.cuda = None
+        if device.type == "cuda":
+            self.cuda = torch.cuda.get_rng_state(device)
 
     def restore(self) -> None:
         """Restore this state."""
@@ -47,16 +49,22 @@ def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], wit
     """Replace the raw inputs of frozen towers by their outputs, so that they are computed once instead of twice."""
     if "text_pooled" in inputs:  # stored vectors, behind the towers
         return inputs
-    towers = {
-        name: tower for name, tower in towers_of(model).items() if tower.is_frozen(model) and tower.inputs[0] in inputs
-    }
-    frozen = {key: inputs[key] for tower in towers.values() for key in tower.inputs}
+    towers = {}
+    frozen = {}
+    for name, tower in towers_of(model).items():
+        if tower.is_frozen(model) and tower.inputs[0] in inputs:
+            towers[name] = tower
+            for key in tower.inputs:
+                frozen[key] = inputs[key]
     if not frozen:
         return inputs
     features = model.get_tower_features(**frozen, modality_mask=inputs["modality_mask"], with_states=with_states)
     # If no clip has a modality, its tower returns nothing, and a joint encoder has no sequences of it.
-    empty = [f"{name}_" for name, tower in towers.items() if tower.features[0] not in features]
-    kept = {key: value for key, value in inputs.items() if key not in frozen and not key.startswith(tuple(empty))}
+    replaced = set(frozen)
+    for name, tower in towers.items():
+        if tower.features[0] not in features:
+            replaced.update(key for key in inputs if key.startswith(f"{name}_"))
+    kept = {key: value for key, value in inputs.items() if key not in replaced}
     return kept | features
 
 
@@ -97,8 +105,10 @@ class BatchInParts:
         self.size = size
         self.autocast = autocast
         self.scalar_model = scalar_model
-        options = {} if condition_on is None else {"select_pairs": no_pairs, "condition_on": condition_on}
         self._with_states = condition_on is not None
+        options = {}
+        if self._with_states:
+            options = {"select_pairs": no_pairs, "condition_on": condition_on}
         self._encode = partial(model, return_scores=False, **options)
         self._parts: list[dict[str, Any]] = []
         self._states: list[RandomState] = []
@@ -115,12 +125,14 @@ class BatchInParts:
             [`ScalarOutput`] of the whole batch, whose `text_embeds`, `modality_embeds` and `condition_states` are
             leaves that collect a gradient.
         """
+        # Embed the parts; keep their inputs and the state of the random generators, to repeat the same dropout.
         outputs = []
         with torch.no_grad(), self.autocast():
             for part in split_inputs(inputs, self.size):
                 self._parts.append(with_tower_features(self.scalar_model, part, self._with_states))
                 self._states.append(RandomState(part["modality_mask"].device))
                 outputs.append(self._encode(**self._parts[-1]))
+        # The whole batch as leaves, at which the gradient of the loss arrives.
         whole = ScalarOutput(
             text_embeds=torch.cat([output.text_embeds for output in outputs]).requires_grad_(),
             modality_embeds=torch.cat([output.modality_embeds for output in outputs]).requires_grad_(),
@@ -137,11 +149,12 @@ class BatchInParts:
     def backward(self) -> None:
         """Embed each part again, with a graph and the same dropout, and backpropagate the gradient of its leaves."""
         after = RandomState(self._leaves[0].device)
-        gradients = zip(*(leaf.grad.split(self.size) for leaf in self._leaves), strict=True)
+        gradients = zip(*[leaf.grad.split(self.size) for leaf in self._leaves], strict=True)  # one tuple per part
         for part, state, gradient in zip(self._parts, self._states, gradients, strict=True):
             state.restore()
             with self.autocast():
                 output = self._encode(**part)
+            # A sum whose gradient with respect to the embeddings is the one of the loss.
             surrogate = (output.text_embeds * gradient[0]).sum() + (output.modality_embeds * gradient[1]).sum()
             if self._with_states:
                 length = output.condition_states.shape[1]

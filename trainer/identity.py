@@ -94,13 +94,15 @@ def settings_of(part: Any) -> dict[str, Any]:
 
 def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
     """Return all settings of a processor except those of texts and of testing."""
-    of_joint = ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds")
-    names = of_joint if isinstance(processor, ScalarJointProcessor) else ()
-    return {name: getattr(processor, name) for name in names} | {
+    settings = {
         "image_processor": settings_of(processor.image_processor),
         "feature_extractor": settings_of(processor.feature_extractor),
         "num_train_frames": processor.num_train_frames,
     }
+    if isinstance(processor, ScalarJointProcessor):
+        for name in ("modalities", "media_prompt", "add_special_tokens", "max_audio_seconds"):
+            settings[name] = getattr(processor, name)
+    return settings
 
 
 def describe_identity(
@@ -121,8 +123,14 @@ def describe_identity(
     Returns:
         `dict` of JSON-serialisable values: fields, number of processes, and SHA-256 of larger values.
     """
-    frozen = {name: value for name, value in model.named_parameters() if not value.requires_grad}
-    trained = {name: list(value.shape) for name, value in model.named_parameters() if value.requires_grad}
+    # Trained weights come from the checkpoint, so their names and shapes suffice; frozen ones come from elsewhere.
+    frozen = {}
+    trained = {}
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            trained[name] = list(value.shape)
+        else:
+            frozen[name] = value
     identity = fields_of_run(args) | {
         "num_processes": args.world_size,
         "model configuration": digest(settings_of(config)),

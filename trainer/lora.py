@@ -43,17 +43,24 @@ def _unreached(
     modalities: Sequence[str],
 ) -> list[str]:
     """Return the modules that the objective does not reach, as whole components of their parameters' names."""
-    modules = [] if learnable_temperature else ["logit_scale"]
+    modules = []
+    if not learnable_temperature:
+        modules.append("logit_scale")
     unread = [name for name in model.config.modalities if name not in modalities]
+    # Of a joint encoder, the heads and towers of modalities that are not read.
     if isinstance(model.config, ScalarJointConfig):
-        # Heads alone are trained on any encoder, also on one without gradients.
-        towers = {} if parts == ("heads",) else towers_of(model)
+        towers = {}
+        if parts != ("heads",):  # heads alone are trained on any encoder, also on one without gradients
+            towers = towers_of(model)
         for name in unread:
             modules.append(f"{name}_head")
             if name in towers:
                 modules += [module.rpartition(".")[2] for module in towers[name].modules]
         return modules
-    matched = model.config.condition_on if matching and model.config.has_cross_attention else ()
+    # Of three towers, also the parts of the cross-encoder that matching does not use.
+    matched = ()
+    if matching and model.config.has_cross_attention:
+        matched = model.config.condition_on
     modules += [head for name, head in _CONDITION_HEADS.items() if name not in matched]
     if not matched:
         modules += ["match_head", "crossattention"]
@@ -105,12 +112,19 @@ def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Se
     if "heads" in parts and not model.config.has_heads:
         raise ValueError("`adapter: heads` needs a model with heads: load it with `has_heads=True`.")
     reached = [name for name in model.config.modalities if name in modalities]
-    lacking = [name for name in parts if name not in ("trunk", "heads", *reached)]
-    if lacking:
-        raise ValueError(f"`adapter` names {lacking}, but the score reads only {reached} of clips. Leave them out.")
-    patterns = [FAMILIES[model.config.backbone_config.model_type].adapted[part] for part in parts if part != "heads"]
-    heads = [f"{name}_head" for name in ("text", *model.config.modalities)] if "heads" in parts else []
-    return rf"backbone\.({'|'.join(patterns)})" if patterns else DUMMY_TARGET_MODULES, heads
+    unread = [name for name in parts if name not in ("trunk", "heads", *reached)]
+    if unread:
+        raise ValueError(f"`adapter` names {unread}, but the score reads only {reached} of clips. Leave them out.")
+    heads = []
+    patterns = []
+    for part in parts:
+        if part == "heads":
+            heads = [f"{name}_head" for name in ("text", *model.config.modalities)]
+        else:
+            patterns.append(FAMILIES[model.config.backbone_config.model_type].adapted[part])
+    if not patterns:
+        return DUMMY_TARGET_MODULES, heads
+    return rf"backbone\.({'|'.join(patterns)})", heads
 
 
 def apply_adapters(
@@ -142,6 +156,7 @@ def apply_adapters(
     Raises:
         ValueError: If the recipe is unknown or for another kind of model, or there is no temperature to learn.
     """
+    # Find out which parts of the model the loss has no gradient for: they would be saved and published untrained.
     parts = parts_of(recipe)
     if learnable_temperature and not model.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
@@ -152,6 +167,7 @@ def apply_adapters(
         for name, parameter in model.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
         return model
+    # LoRA in the targets; the heads are trained in full.
     if isinstance(model.config, ScalarJointConfig):
         targets, heads = _joint_targets(model, parts, modalities)
     else:
@@ -170,7 +186,9 @@ def apply_adapters(
 
 def without_adapter(model: PeftModel | ScalarRetrievalModel) -> ScalarRetrievalModel:
     """Return the SCALAR model inside a PEFT model; its layers stay adapted."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
+    if isinstance(model, PeftModel):
+        return model.get_base_model()
+    return model
 
 
 def lora_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:

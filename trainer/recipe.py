@@ -20,6 +20,13 @@ from .recipe_files import find_packaged, read_recipe, unknown_field
 from .training_args import ScalarTrainingArguments
 
 
+def _split(text: str | None) -> list[str]:
+    """The parts of a text, separated by commas; none of an empty one."""
+    if not text:
+        return []
+    return text.split(",")
+
+
 @dataclass
 class RunArguments:
     """The model and data of a run. [`ScalarTrainingArguments`] says how it trains."""
@@ -82,9 +89,19 @@ class RunArguments:
 
     def __post_init__(self):
         if isinstance(self.columns, str):
-            columns = self.columns
-            self.columns = json.loads(columns) if columns.startswith("{") else columns_of(columns.split(","))
-        Limits.parse(self.limits.split(",") if self.limits else [])
+            if self.columns.startswith("{"):
+                self.columns = json.loads(self.columns)
+            else:
+                self.columns = columns_of(self.columns.split(","))
+        self.reading_limits()  # raises an error if they cannot be parsed
+
+    def reading_limits(self) -> Limits:
+        """The limits for reading one stream."""
+        return Limits.parse(_split(self.limits))
+
+    def plugins(self) -> list[str]:
+        """The modules to import first."""
+        return _split(self.plugin)
 
     def rows(self, split: str) -> Dataset:
         """Load the rows of a split of the data set."""
@@ -94,8 +111,11 @@ class RunArguments:
     @property
     def model_changes(self) -> dict[str, Any]:
         """The fields of the model's configuration that the run sets."""
-        given = {"aggregation": self.aggregation, "query_temperature": self.query_temperature}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        changes: dict[str, Any] = {}
+        if self.aggregation is not None:
+            changes["aggregation"] = self.aggregation
+        if self.query_temperature is not None:
+            changes["query_temperature"] = self.query_temperature
         if self.condition_on is not None:
             changes["condition_on"] = self.condition_on.split(",")
         return changes
@@ -141,6 +161,7 @@ def parse_arguments(
         usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
         description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
     )
+    # The recipes come first; what remains are flags.
     flags = list(arguments)
     recipe = {}
     while flags and not flags[0].startswith("-"):
@@ -148,24 +169,29 @@ def parse_arguments(
     # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.
     defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
     run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
+    # Name the first argument that is no field, and the field that was probably meant.
     for argument in rest[-1][:1]:
         if not argument.startswith("-"):
             parser.error(f"{argument} is not a field; recipes must come before the first flag.")
         unknown = unknown_field(argument.removeprefix("--").partition("=")[0])
         parser.error(unknown or argument)
+    # Plugins register scores, so the name of a score is checked after them.
     run.model = find_packaged(run.model)
-    load_plugins(run.plugin.split(",") if run.plugin else [])
+    load_plugins(run.plugins())
     if run.aggregation is not None:
         find_method(run.aggregation, MODALITIES, "aggregation")
     return run, training
 
 
 def _as_flag(value: Any) -> str:
+    """The text of a YAML value on a command line."""
     if isinstance(value, dict):
         return json.dumps(value)
     if isinstance(value, list):  # the parser of transformers accepts one value per field; see `report_to`
         return ",".join(map(_as_flag, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 __all__ = ["RunArguments", "parse_arguments"]

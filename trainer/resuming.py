@@ -21,8 +21,8 @@ from .checkpoints import (
     check_run,
     describe_failed_save,
     finish_checkpoint,
-    forget_end,
     last_checkpoint,
+    mark_unfinished,
     remove_checkpoint,
     remove_old,
     written_whole,
@@ -100,17 +100,23 @@ class ResumableTrainer(Trainer):
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
         """Return this process's share of every batch; see [`GlobalBatchSampler`]."""
         args = self.args
+        seed = args.data_seed
+        if seed is None:
+            seed = args.seed
         sampler = GlobalBatchSampler(
             len(self.train_dataset),
             args.per_device_train_batch_size * world_size(),
-            args.seed if args.data_seed is None else args.data_seed,
+            seed,
             args.dataloader_drop_last,
             rank(),
             world_size(),
         )
-        listeners = [sampler, self.train_dataset] if hasattr(self.train_dataset, "set_epoch") else [sampler]
+        # The order and the random frames follow from the epoch.
+        followers = [sampler]
+        if hasattr(self.train_dataset, "set_epoch"):
+            followers.append(self.train_dataset)
         self.remove_callback(EpochOfData)  # from an earlier call of `train`
-        self.add_callback(EpochOfData(*listeners))
+        self.add_callback(EpochOfData(*followers))
         return torch.utils.data.DataLoader(
             self.train_dataset,
             batch_sampler=sampler,
@@ -135,10 +141,12 @@ class ResumableTrainer(Trainer):
             resume_from_checkpoint = last_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        self._resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        # A checkpoint must be complete and of this run.
+        self._resumed_from = None
         self._resumed_step = 0
         self._unfinished = None
-        if self._resumed_from is not None:
+        if resume_from_checkpoint:
+            self._resumed_from = Path(resume_from_checkpoint)
             self._resumed_step = check_checkpoint(self._resumed_from)["step"]
             check_run(self._resumed_from, self.identity)
             resume_from_checkpoint = str(self._resumed_from)
@@ -150,7 +158,10 @@ class ResumableTrainer(Trainer):
         except BaseException:
             if self._unfinished is None:
                 raise
-            partial = self._unfinished if self.args.should_save else None
+            # The error came while a checkpoint was written; one process removes what there is of it.
+            partial = None
+            if self.args.should_save:
+                partial = self._unfinished
             with describe_failed_save(self.args.output_dir, self._unfinished.name, partial):
                 raise
         finally:
@@ -164,9 +175,12 @@ class ResumableTrainer(Trainer):
         return num_epochs, steps_per_epoch, *others, max_steps
 
     def _log_file(self, folder: Path) -> Path:
-        return folder / (f"log_{rank()}.json" if world_size() > 1 else "log.json")
+        """Each process has its own file."""
+        if world_size() > 1:
+            return folder / f"log_{rank()}.json"
+        return folder / "log.json"
 
-    def _keep_log(self, folder: Path) -> None:
+    def _save_log(self, folder: Path) -> None:
         """Write this process's sums since the last log next to a checkpoint."""
         content = {
             "loss": self._tr_loss.item(),
@@ -180,18 +194,21 @@ class ResumableTrainer(Trainer):
     def _begin(self) -> None:
         """Start a new run, or restore what the checkpoint holds in addition to the Trainer's own state."""
         self.means = RunningMeans()
-        forget_end(self.args)
+        mark_unfinished(self.args)
         if rank():  # each process has its own dropout stream; that of a checkpoint is loaded later
             torch.manual_seed(self.args.seed + 1_000_003 * rank())
         if self._resumed_from is None:
             return
         if self._resumed_from == last_checkpoint(self.args.output_dir):
             self._remove_old(self._resumed_from)  # the run may have been killed before doing so
+        # The log continues with the sums of before: the next line averages over all steps since the last one.
         content = read_json(self._log_file(self._resumed_from))
         self._tr_loss.fill_(content["loss"])
         self._total_loss_scalar = content["total_loss"]
         self._globalstep_last_logged = content["step_of_log"]
-        sums = {name: torch.tensor(float(value), device=self.args.device) for name, value in content["sums"].items()}
+        sums = {}
+        for name, value in content["sums"].items():
+            sums[name] = torch.tensor(float(value), device=self.args.device)
         self.means = RunningMeans(sums, content["counts"])
 
     # Saving -------------------------------------------------------------------------------------------------------
@@ -202,6 +219,7 @@ class ResumableTrainer(Trainer):
 
         The Trainer calls this on every process; the first one writes. It is the first thing written of a checkpoint.
         """
+        # Of a checkpoint, first remove what an earlier run wrote under its name.
         args = self.args
         folder = Path(output_dir or args.output_dir)
         if _internal_call and output_dir is not None:
@@ -212,6 +230,7 @@ class ResumableTrainer(Trainer):
         if not args.should_save:
             super().save_model(output_dir, _internal_call)
             return
+        # Weights that are not finite would make every later checkpoint useless.
         for name, parameter in self.model.named_parameters():
             if not parameter.isfinite().all():
                 raise ValueError(
@@ -231,7 +250,7 @@ class ResumableTrainer(Trainer):
     def _finish_checkpoint(self) -> None:
         """Add what the Trainer does not keep, then the manifest; see `trainer.checkpoints`."""
         checkpoint = self._unfinished
-        self._keep_log(checkpoint)
+        self._save_log(checkpoint)
         wait_for_all()
         if self.args.should_save:
             finish_checkpoint(checkpoint, self.state.global_step, self.identity)
@@ -242,8 +261,10 @@ class ResumableTrainer(Trainer):
     def _remove_old(self, checkpoint: Path) -> None:
         """Keep `save_total_limit` checkpoints: the newest (`checkpoint`), the best, and the newest of the others."""
         if self.args.should_save:
-            best = [Path(self.state.best_model_checkpoint)] if self.state.best_model_checkpoint else []
-            remove_old(self.args.output_dir, self._limit, keep=[checkpoint, *best])
+            kept = [checkpoint]
+            if self.state.best_model_checkpoint:
+                kept.append(Path(self.state.best_model_checkpoint))
+            remove_old(self.args.output_dir, self._limit, keep=kept)
 
 
 __all__ = ["ResumableTrainer", "RunningMeans"]

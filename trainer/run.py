@@ -20,7 +20,7 @@ from transformers import Trainer, set_seed
 
 from commands.errors import show
 from eval.benchmarks.rows import marks_of_clips
-from gallery.decoding import Limits, sandboxed
+from gallery.decoding import sandboxed
 from gallery.files import write_json
 from gallery.provenance import source_state, versions
 from modeling_scalar import ScalarProcessor, load_model
@@ -46,7 +46,7 @@ from .semantic_targets import SemanticTargets, make_semantic_targets
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
-_SECONDS_TO_TELL = 5.0
+_REPORT_SECONDS = 5.0
 TARGETS = "semantic_targets.safetensors"
 """The default file of semantic targets in the folder of a run."""
 
@@ -54,6 +54,7 @@ TARGETS = "semantic_targets.safetensors"
 def _build_model(
     run: RunArguments, args: ScalarTrainingArguments
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
+    # Fields of the configuration that this run needs.
     changes = run.model_changes
     if args.learnable_temperature:
         changes["has_logit_scale"] = True
@@ -62,13 +63,17 @@ def _build_model(
     model, processor = load_model(run.model, dtype=torch.float32, **changes)
     if args.learnable_temperature and model.config.has_logit_scale:
         torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
+    # Make those parameters trainable that the loss reaches.
+    modalities = None  # those of the score
+    if OBJECTIVES[args.objective].reads_every_modality:
+        modalities = model.config.modalities
     adapted = apply_adapters(
         model,
         args.adapter,
         args.uses_matching,
         args.learnable_temperature,
         revision=identify(run.model).commit,
-        modalities=model.config.modalities if OBJECTIVES[args.objective].reads_every_modality else None,
+        modalities=modalities,
     )
     return adapted, processor
 
@@ -81,11 +86,12 @@ def _build_dataset(
     processor: ScalarProcessor,
 ) -> tuple[Examples, Callable[[list], dict[str, torch.Tensor]], ScalarProcessor]:
     """Return the examples, their collator, and the processor that reads their files."""
-    processor = sandboxed(processor, Limits.parse(run.limits.split(",") if run.limits else []), run.on_error)
+    # From files.
+    processor = sandboxed(processor, run.reading_limits(), run.on_error)
     if run.features is None:
         dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
-    # Imported here, because they import the search packages.
+    # From stored outputs of towers, or from a gallery. Imported here, because they import the search packages.
     from gallery.gallery import is_gallery
 
     from .cache_features import FeatureCollator, FeatureDataset
@@ -128,7 +134,7 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
         holdout=run.holdout,
         words_of=run.words_of,
         on_error=run.on_error,
-        plugins=run.plugin.split(",") if run.plugin else (),
+        plugins=run.plugins(),
     )
     _, table = evaluate(config)
     show(*table.split("\n"))
@@ -137,8 +143,9 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
 # What a run prints and leaves ----------------------------------------------------------------------------------------
 
 
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "nothing"
+def _format_counts(counts: dict[str, int]) -> str:
+    parts = [f"{name} {count:,}" for name, count in counts.items()]
+    return ", ".join(parts) or "nothing"
 
 
 def describe_run(
@@ -156,7 +163,7 @@ def describe_run(
     """
     trained = count_parameters(model)
     frozen = count_parameters(model, trainable=False)
-    negatives = args.per_device_train_batch_size * args.world_size
+    num_clips = args.per_device_train_batch_size * args.world_size
     steps = args.max_steps
     if steps <= 0:
         steps = math.ceil(steps_per_epoch * args.num_train_epochs)
@@ -164,9 +171,9 @@ def describe_run(
     # Weights, gradients and AdamW's two moments in float32.
     memory = 4 * (sum(frozen.values()) + 4 * sum(trained.values())) / 2**20
     lines = [
-        f"trained: {sum(trained.values()):,} parameters: {_listed(trained)}",
-        f"frozen: {sum(frozen.values()):,} parameters: {_listed(frozen)}",
-        f"batch: {negatives} clips see each other ({batch}), {args.gradient_accumulation_steps} batches a step",
+        f"trained: {sum(trained.values()):,} parameters: {_format_counts(trained)}",
+        f"frozen: {sum(frozen.values()):,} parameters: {_format_counts(frozen)}",
+        f"batch: {num_clips} clips see each other ({batch}), {args.gradient_accumulation_steps} batches a step",
         f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
         f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
     ]
@@ -182,7 +189,9 @@ def _device_name(device: torch.device) -> str:
 def _precision(trainer: Trainer) -> str:
     weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
     mixed = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
-    return f"{weights}, computed in {mixed}" if mixed else weights
+    if mixed is None:
+        return weights
+    return f"{weights}, computed in {mixed}"
 
 
 def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[str, Any]:
@@ -233,10 +242,16 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
 
 
 def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | None) -> bool:
+    # The rows, and what the objective needs to know of their captions.
     set_seed(args.seed)
     rows = run.rows(run.train_split)
-    eval_rows = run.rows(run.eval_split) if run.eval_split else None
-    targets = _semantic_targets(run, args, rows, checkpoint is None) if args.uses_semantics else None
+    eval_rows = None
+    if run.eval_split:
+        eval_rows = run.rows(run.eval_split)
+    targets = None
+    if args.uses_semantics:
+        targets = _semantic_targets(run, args, rows, checkpoint is None)
+    # The model, the examples and the Trainer, which saves a checkpoint when interrupted.
     model, processor = _build_model(run, args)
     dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
@@ -254,6 +269,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
         for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
             logger.info(line)
+    # A killed data worker is an error of its machine, unless a signal ended both.
     try:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     except (RuntimeError, ConnectionError, EOFError) as error:  # of a data worker that was killed
@@ -265,6 +281,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         raise OSError(message) from error
     if interrupt.interrupted:
         return False
+    # Save the model and what was trained; then evaluate it, if the recipe names a split.
     with describe_failed_save(args.output_dir, ""):
         trainer.save_model()
         if trainer.is_world_process_zero():
@@ -279,11 +296,11 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     return True
 
 
-def _wait_for_the_first() -> None:
+def _wait_for_first_rank() -> None:
     """Wait on other ranks, so that only the first reports a common error before the launcher ends them."""
     if os.environ.get("RANK", "0") != "0":
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_SECONDS_TO_TELL)
+        time.sleep(_REPORT_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
@@ -302,15 +319,20 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
         ImportError, OSError, ValueError: For errors that the user can fix.
     """
     is_first = os.environ.get("RANK", "0") == "0"  # of the processes that a launcher starts
-    logging.basicConfig(level=logging.INFO if is_first else logging.WARNING, format="%(name)s: %(message)s")
+    level = logging.WARNING
+    if is_first:
+        level = logging.INFO
+    logging.basicConfig(level=level, format="%(name)s: %(message)s")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    if arguments is None:
+        arguments = sys.argv[1:]
     try:
-        run, args = parse_arguments(sys.argv[1:] if arguments is None else arguments, prog)
+        run, args = parse_arguments(arguments, prog)
         if not train(run, args):
             raise KeyboardInterrupt("Continue with `--resume_from_checkpoint last`.")
     except (ImportError, OSError, ValueError) as error:
-        _wait_for_the_first()
+        _wait_for_first_rank()
         # The message of an error in a data worker is the worker's traceback; its last line is the error.
         message = str(error).strip()
         if "in DataLoader worker process" in message:

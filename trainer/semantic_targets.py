@@ -59,7 +59,10 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     from modeling_scalar.loading import quietly
 
     try:
-        folder = text_folder() if is_light(encoder) else identify(encoder).at_hand().name
+        if is_light(encoder):
+            folder = text_folder()
+        else:
+            folder = identify(encoder).cached_if_offline().name
         with quietly():
             model = SentenceTransformer(str(folder), device=str(default_device()))
     except (OSError, ValueError) as error:
@@ -142,25 +145,36 @@ def make_semantic_targets(
         ValueError: If there is no row, or a caption is empty.
         ModuleNotFoundError, OSError: See [`embed_captions`].
     """
+    # Every row needs a caption.
     output = Path(output)
     video_ids, captions = _columns(rows)
-    empty = [name for name, caption in zip(video_ids, captions, strict=True) if not caption or not caption.strip()]
+    empty = []
+    for name, caption in zip(video_ids, captions, strict=True):
+        if not caption or not caption.strip():
+            empty.append(name)
     if empty or not captions:
         raise ValueError(
             f"Every row needs a caption, but of {len(captions)} rows those of the clips {empty[:10]} have none."
         )
+    # Number the clips in the order of their first row.
     clips: dict[str, int] = {}
-    clip_of_row = torch.tensor([clips.setdefault(name, len(clips)) for name in video_ids], dtype=torch.int32)
+    numbers = []
+    for name in video_ids:
+        numbers.append(clips.setdefault(name, len(clips)))
+    clip_of_row = torch.tensor(numbers, dtype=torch.int32)
     output.parent.mkdir(parents=True, exist_ok=True)
+    # One vector per clip, and the nearest others.
     embeds = _clip_embeds(embed_captions(captions, encoder, progress=progress), clip_of_row)
     embeds = embeds.to(default_device())
     neighbors, cosines = nearest_neighbors(embeds, num_neighbors - include_self, progress=progress)
+    # Tensors and their origin in one file, which replaces an earlier one only when it is complete.
+    packages = {name: version(name) for name in ("sentence-transformers", "tokenizers")}
     description = {
         "encoder": encoder,
         "num_neighbors": str(num_neighbors),
         "num_rows": str(len(captions)),
         "rows_sha256": rows_sha256(video_ids, captions),
-        "versions": json.dumps(versions() | {name: version(name) for name in ("sentence-transformers", "tokenizers")}),
+        "versions": json.dumps(versions() | packages),
     }
     if include_self:
         description["include_self"] = "true"
@@ -232,14 +246,16 @@ class SemanticTargets:
         rows = self.clip_of_row[row_index].long()
         columns = self.clip_of_row[column_index].long()
         # The column of each clip; several captions of one clip share the column of one of them.
-        place_of_clip = torch.full((len(self.neighbors),), -1)
-        place_of_clip[columns] = torch.arange(len(columns))
-        places = place_of_clip[self.neighbors[rows].long()]  # (rows, neighbors)
-        row, neighbor = (places >= 0).nonzero(as_tuple=True)
+        column_of_clip = torch.full((len(self.neighbors),), -1)
+        column_of_clip[columns] = torch.arange(len(columns))
+        neighbor_columns = column_of_clip[self.neighbors[rows].long()]  # (rows, neighbors), -1 outside the batch
+        # S* of the neighbours that are in the batch.
+        row, neighbor = (neighbor_columns >= 0).nonzero(as_tuple=True)
         targets = torch.zeros(len(rows), len(columns))
         cosines = self.cosines[rows[row], neighbor]
-        targets[row, places[row, neighbor]] = ((cosines + 1) / 2) ** (1 / semantic_temperature)
-        targets = targets.index_select(1, place_of_clip[columns])  # (rows, columns)
+        targets[row, neighbor_columns[row, neighbor]] = ((cosines + 1) / 2) ** (1 / semantic_temperature)
+        # Copied to the columns of the other captions of the same clip; a clip has affinity 1 to itself.
+        targets = targets.index_select(1, column_of_clip[columns])  # (rows, columns)
         return targets.masked_fill_(rows[:, None] == columns, 1)
 
 

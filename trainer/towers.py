@@ -27,12 +27,19 @@ class Tower:
 
     def parts(self, model: ScalarRetrievalModel) -> dict[str, torch.nn.Module]:
         """Return the parts that a model has; a joint encoder lacks those of modalities it does not embed."""
-        found = {name: attrgetter(name)(model) for name in self.modules}
-        return {name: part for name, part in found.items() if part is not None}
+        parts = {}
+        for name in self.modules:
+            part = attrgetter(name)(model)
+            if part is not None:
+                parts[name] = part
+        return parts
 
     def is_frozen(self, model: ScalarRetrievalModel) -> bool:
         """Whether it has no trainable parameters."""
-        return not any(value.requires_grad for part in self.parts(model).values() for value in part.parameters())
+        for part in self.parts(model).values():
+            if any(value.requires_grad for value in part.parameters()):
+                return False
+        return True
 
 
 _OF_THREE = {

@@ -29,8 +29,10 @@ _INTERVALS = {
     "[1, 2]": "min_view_modalities",
     "[1, 1e9]": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
 }
-RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
+RANGES: dict[str, str] = {}
 """The allowed interval of a numeric field, unless it is None."""
+for _interval, _names in _INTERVALS.items():
+    RANGES |= dict.fromkeys(_names.split(), _interval)
 
 
 def _check_range(name: str, value: Any, allowed: str) -> None:
@@ -39,9 +41,12 @@ def _check_range(name: str, value: Any, allowed: str) -> None:
         return
     low, high = map(float, allowed[1:-1].split(","))
     # NaN is in no interval, because every comparison with it is false.
-    above = value >= low if allowed[0] == "[" else value > low
-    below = value <= high if allowed[-1] == "]" else value < high
-    if not (above and below):
+    is_inside = low < value < high
+    if allowed[0] == "[":
+        is_inside |= value == low
+    if allowed[-1] == "]":
+        is_inside |= value == high
+    if not is_inside:
         raise ValueError(f"`{name}` must be in {allowed}, got {value!r}.")
 
 
@@ -111,11 +116,13 @@ class ScalarTrainingArguments(TrainingArguments):
     dataloader_drop_last: bool = HfArg(default=True, help="Drop the last, smaller batch of an epoch.")
 
     def __post_init__(self):
+        # Ranges of numbers; transformers checks its own fields after that.
         for name, allowed in RANGES.items():
             _check_range(name, getattr(self, name), allowed)
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
+        # Names of objectives, adapters and scores.
         if self.objective not in OBJECTIVE_NAMES:
             raise ValueError(f"`objective` must be one of {OBJECTIVE_NAMES}, got {self.objective!r}.")
         parts = parts_of(self.adapter)
@@ -126,6 +133,7 @@ class ScalarTrainingArguments(TrainingArguments):
                 f"`lora_learning_rate` needs LoRA matrices, but the adapter {self.adapter!r} has none. "
                 "Leave it out, or choose another adapter, such as 'paper' or 'all_towers'."
             )
+        # Combinations that would train something else than they say.
         if self.learnable_temperature and self.uses_semantics and self.calibration_weight:
             raise ValueError(
                 "`learnable_temperature` cannot be combined with the calibration of L_sem, because a learned "

@@ -238,7 +238,7 @@ class ScalarSearch:
             device (`str`, *optional*): by default the fastest there is.
             options: arguments of [`ScalarSearch`], further fields of `ModelMeta` among them.
         """
-        identity = identify(model_path).at_hand()
+        identity = identify(model_path).cached_if_offline()
         model, processor = load_model(model_path, device=device_of_name(device))
         is_local = identity.is_folder
         described = {

@@ -29,7 +29,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe, versions
 from gallery.querying import embed_captions
 from modeling_scalar import load_model
-from modeling_scalar.model_identity import default_device, identify, said_of
+from modeling_scalar.model_identity import default_device, identify, model_summary
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ def embed_benchmark(
     precision_of(dtype)
     loaded = load_split(benchmark, root, split, **options)
     model, processor = load_model(model_path, device=default_device())
-    logger.info("%s: %s.", model_path, said_of(model))
+    logger.info("%s: %s.", model_path, model_summary(model))
     processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
     say_unread(loaded.dataset.column_names, processor.modalities)
     rows = group_rows(loaded.dataset, loaded.task, processor.modalities)

@@ -19,8 +19,8 @@ from trainer.checkpoints import (
     describe_failed_save,
     find_start,
     finish_checkpoint,
-    forget_end,
     last_checkpoint,
+    mark_unfinished,
     only_run,
     remove_checkpoint,
     remove_old,
@@ -196,7 +196,7 @@ def test_a_run_that_has_ended_is_left_alone_unless_it_is_to_be_longer(tmp_path):
     assert start(tmp_path, "auto") == (None, True)
     with pytest.raises(ValueError, match="no complete checkpoint"):
         start(tmp_path, "auto", seed=1)
-    forget_end(arguments(tmp_path))
+    mark_unfinished(arguments(tmp_path))
     assert not (tmp_path / RECIPE).exists() and start(tmp_path, "auto", seed=1) == (None, False)
 
 
