@@ -75,7 +75,7 @@ class _Damage(MediaError):
     second: float = -math.inf
 
 
-class _Unsteady(Exception):
+class _UnreliableTimestamps(Exception):
     """The timestamps of a stream do not lead to its frames."""
 
 
@@ -108,6 +108,7 @@ def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputCon
     """Open a file and nothing else; `options` are FFmpeg's."""
     check_installed()
     check_content(path)
+    # Only known formats, and no other file or host that a file refers to.
     options |= {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
     try:
         # "file:" keeps names such as "a:b.mp4" from being read as a protocol
@@ -144,8 +145,8 @@ def first_stream(path: AnyPath, container: Any, kind: str) -> Any:
     return None
 
 
-def describe(path: AnyPath, stream: Any) -> str:
-    """Name a stream of a file, as errors do."""
+def stream_name(path: AnyPath, stream: Any) -> str:
+    """The name of a stream of a file in errors."""
     return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
 
 
@@ -183,19 +184,20 @@ class Packets:
 
     def missing_in(self, window: Window | None) -> MediaError | None:
         """`missing`, unless the window ends before."""
-        is_before = window is not None and window[1] is not None and window[1] <= self.end - self.zero
-        return None if is_before else self.missing
+        if window is not None and window[1] is not None and window[1] <= self.end - self.zero:
+            return None
+        return self.missing
 
     def seconds_of(self, places: np.ndarray) -> np.ndarray:
         """The seconds of the file at which the frames of packets appear."""
         return self.pts[places] * self.tick - self.zero
 
-    def shown(self) -> np.ndarray:
+    def in_presentation_order(self) -> np.ndarray:
         """The indices of the packets in the order of presentation, from the first keyframe on."""
         first = int(self.keys.argmax())
-        is_shown = ~self.hidden & (self.pts >= self.pts[first])
-        is_shown[:first] = False
-        places = np.flatnonzero(is_shown)
+        is_presented = ~self.hidden & (self.pts >= self.pts[first])
+        is_presented[:first] = False
+        places = np.flatnonzero(is_presented)
         return places[np.argsort(self.pts[places], kind="stable")]
 
     def is_at(self, place: int, packet: Any) -> bool:
@@ -209,14 +211,15 @@ class Packets:
 
 
 def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
-    """Make the error of a stream that ended early."""
-    less = f"the container promises {promised}, {came} came"
-    return MediaError(f"{describe(path, stream)}: {less}. The file is truncated or damaged.")
+    """The error of a stream that ended early."""
+    name = stream_name(path, stream)
+    return MediaError(f"{name}: the container promises {promised}, {came} came. The file is truncated or damaged.")
 
 
 def what_is_missing(path: AnyPath, container: Any, stream: Any, packets: "Packets") -> MediaError | None:
     """The error of a stream of which fewer packets came than the container promises, if so."""
-    kind, promised = container.format.name, stream.frames
+    kind = container.format.name
+    promised = stream.frames
     if "mp4" in kind and (len(packets) or stream.index_entries):
         # the sample table also counts packets that an edit list trims; the index built from both does not
         promised = len(stream.index_entries)
@@ -231,16 +234,18 @@ def zero_of(container: Any) -> float:
     return (container.start_time or 0) / av.time_base
 
 
-def in_part(where: str, error: Exception, seconds: float) -> str:
-    """A sentence on a stream of which only the first seconds could be read, and why."""
-    reason = str(error).removeprefix(f"{where}: ")
-    return f"{where}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}"
-
-
 def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
     """List the packets of a stream without decoding."""
-    pts, dts, sizes, keys, hidden = array("q"), array("q"), array("q"), bytearray(), bytearray()
-    seconds, end, has_times, missing = 0.0, 0.0, True, None
+    # Compact columns: a long film has a million packets.
+    pts = array("q")
+    dts = array("q")
+    sizes = array("q")
+    keys = bytearray()
+    hidden = bytearray()
+    seconds = 0.0
+    end = 0.0
+    has_times = True
+    missing = None
     tick = float(stream.time_base or 0)
     try:
         for packet in container.demux(stream):
@@ -253,24 +258,42 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
             else:
                 end = max(end, packet.pts * tick + duration)
             pts.append(packet.pts or 0)
-            dts.append(pts[-1] if packet.dts is None else packet.dts)
+            if packet.dts is None:
+                dts.append(pts[-1])
+            else:
+                dts.append(packet.dts)
             sizes.append(packet.size)
             keys.append(packet.is_keyframe)
             hidden.append(packet.is_discard)
     except av.FFmpegError as error:
         check_memory(error)
-        what = f"reading stopped after {len(pts)} packets ({error.strerror})"
-        missing = MediaError(f"{describe(path, stream)}: {what}.")
+        reason = f"reading stopped after {len(pts)} packets ({error.strerror})"
+        missing = MediaError(f"{stream_name(path, stream)}: {reason}.")
+    # Whether a frame can be found by its time.
     # AVI has no presentation times, FFmpeg guesses them; VP8 has packets that are never shown, without marking them
     context = stream.codec_context
     is_vague = context.name == "vp8" or (container.format.name == "avi" and getattr(context, "has_b_frames", False))
     is_named = has_times and not is_vague and any(keys) and len(set(pts)) == len(pts)
-    numbers = [np.array(column, np.int64) for column in (pts, dts, sizes)]
-    flags = [np.array(column, bool) for column in (keys, hidden)]
+    # The clocks of the file and of the stream.
     zero = zero_of(container)
-    start = zero if stream.start_time is None else stream.start_time * tick
-    times = (tick, zero, start, end or zero + seconds, seconds)
-    return Packets(describe(path, stream), *numbers, *flags, is_named, *times, missing)
+    start = zero
+    if stream.start_time is not None:
+        start = stream.start_time * tick
+    return Packets(
+        name=stream_name(path, stream),
+        pts=np.array(pts, np.int64),
+        dts=np.array(dts, np.int64),
+        sizes=np.array(sizes, np.int64),
+        keys=np.array(keys, bool),
+        hidden=np.array(hidden, bool),
+        is_named=is_named,
+        tick=tick,
+        zero=zero,
+        start=start,
+        end=end or zero + seconds,
+        seconds=seconds,
+        missing=missing,
+    )
 
 
 def in_window(times: Sequence[float], end: float, window: Window | None) -> np.ndarray:
@@ -295,19 +318,28 @@ class Upright:
     pictures are shrunk until no side is longer than `side`, if given."""
 
     def __init__(self, name: str, side: int | None = None):
-        self.name, self.side, self.size = name, side, None
+        self.name = name
+        self.side = side
+        self.size = None  # of the picture before
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
-        share = 1.0 if self.side is None else min(1.0, self.side / max(frame.width, frame.height))
-        width, height = (max(1, round(share * length)) for length in (frame.width, frame.height))
-        options = {} if share == 1 else {"width": width, "height": height, "interpolation": "AREA"}
+        # Shrink while converting, which is faster than doing both.
+        options = {}
+        if self.side is not None and self.side < max(frame.width, frame.height):
+            share = self.side / max(frame.width, frame.height)
+            width = max(1, round(share * frame.width))
+            height = max(1, round(share * frame.height))
+            options = {"width": width, "height": height, "interpolation": "AREA"}
         image = self._reformatter.reformat(frame, format="rgb24", threads=1, **options).to_ndarray()
-        image = np.ascontiguousarray(np.rot90(image, k=round(frame.rotation / 90)) if frame.rotation else image)
-        size, self.size = self.size or image.shape[:2], image.shape[:2]
-        if self.size != size:
-            raise MediaError(f"{self.name}: the picture changes its size, {[size, self.size]}. Convert the file.")
-        return image
+        if frame.rotation:
+            image = np.rot90(image, k=round(frame.rotation / 90))
+        # The pictures of a clip are stacked, so they must have one size.
+        size = image.shape[:2]
+        if self.size not in (None, size):
+            raise MediaError(f"{self.name}: the picture changes its size, {[self.size, size]}. Convert the file.")
+        self.size = size
+        return np.ascontiguousarray(image)
 
 
 def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
@@ -319,13 +351,18 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
     for _, alike in groupby(frames, attrgetter("format.name", "layout.name", "sample_rate")):
         resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
         for frame in chain(alike, [None]):  # which ends it
-            yield from (piece.to_ndarray()[0] for piece in resampler.resample(frame))
+            for piece in resampler.resample(frame):
+                yield piece.to_ndarray()[0]
 
 
 def between(pieces: Iterable[np.ndarray], position: int, start: int, stop: int | None) -> Iterator[np.ndarray]:
     """Of consecutive pieces, of which the first begins at a position, what lies from `start` to `stop`."""
     for piece in pieces:
-        yield piece[max(0, start - position) : None if stop is None else max(0, stop - position)]
+        first = max(0, start - position)
+        last = len(piece)
+        if stop is not None:
+            last = max(0, stop - position)
+        yield piece[first:last]
         position += len(piece)
         if stop is not None and position >= stop:
             return
@@ -350,18 +387,24 @@ def resample(waveform: np.ndarray, sampling_rate: int, rate: int = SAMPLING_RATE
 @lru_cache(maxsize=32)
 def _subtitles_in(folder: str, version: tuple[int, int]) -> dict[str, list[str]]:
     """The subtitle files of a folder by the name, without extension, of the media file, best first."""
-    names = [os.path.splitext(name) for name in os.listdir(folder)]
-    media = {stem.casefold() for stem, extension in names if extension.lower() in MEDIA_FILES}
-    texts = ["".join(parts) for parts in names if parts[1].lower() in TEXT_FILES]
-    found: dict[str, list[str]] = {}
-    for name in sorted(texts, key=lambda name: (len(name), name)):
+    media = set()
+    subtitles = []
+    for name in os.listdir(folder):
+        stem, extension = os.path.splitext(name)
+        if extension.lower() in MEDIA_FILES:
+            media.add(stem.casefold())
+        elif extension.lower() in TEXT_FILES:
+            subtitles.append(name)
+    # `film.en.srt` belongs to `film.en.mp4` if there is one, else to `film.mp4`.
+    by_media: dict[str, list[str]] = {}
+    for name in sorted(subtitles, key=lambda name: (len(name), name)):
         parts = os.path.splitext(name)[0].casefold().split(".")
         for length in range(len(parts), 0, -1):
             beginning = ".".join(parts[:length])
-            found.setdefault(beginning, []).append(name)
+            by_media.setdefault(beginning, []).append(name)
             if beginning in media:
                 break  # shorter names are other files
-    return found
+    return by_media
 
 
 def find_sidecar(path: AnyPath) -> Path | None:
@@ -370,26 +413,36 @@ def find_sidecar(path: AnyPath) -> Path | None:
     used, of equally short ones the first in alphabetical order; case does not matter."""
     folder, name = os.path.split(os.path.abspath(path))
     try:
-        changed, now = os.stat(folder).st_mtime_ns, time.time_ns()
-        is_settled = now - changed > 2e9  # the coarsest clock of file systems
-        listed = _subtitles_in(folder, (changed, 0 if is_settled else now // 10**9))
+        changed = os.stat(folder).st_mtime_ns
+        now = time.time_ns()
+        version = (changed, 0)
+        if now - changed <= 2e9:  # the coarsest clock of file systems: later changes may have the same time
+            version = (changed, now // 10**9)
+        subtitles = _subtitles_in(folder, version)
     except OSError:
         return None
-    files = [Path(folder, subtitle) for subtitle in listed.get(os.path.splitext(name)[0].casefold(), ())]
-    return next((file for file in files if file.exists()), None)  # no broken link
+    for subtitle in subtitles.get(os.path.splitext(name)[0].casefold(), ()):
+        file = Path(folder, subtitle)
+        if file.exists():  # no broken link
+            return file
+    return None
 
 
 def names_subtitle_file(subtitle: Any) -> bool:
     """Whether a subtitle is the path of a subtitle file, not the text itself."""
-    return isinstance(subtitle, os.PathLike) or (
-        isinstance(subtitle, str) and subtitle.lower().endswith(TEXT_FILES) and "\n" not in subtitle
-    )
+    if isinstance(subtitle, str):
+        return subtitle.lower().endswith(TEXT_FILES) and "\n" not in subtitle
+    return isinstance(subtitle, os.PathLike)
 
 
 def join_lines(lines: Iterable[str]) -> str:
     """Join cue lines to one string; a line that repeats the one before it (rolling captions) counts once."""
-    lines = filter(None, (" ".join(line.split()) for line in lines))
-    return " ".join(line for line, _ in groupby(lines))
+    kept = [""]
+    for line in lines:
+        line = " ".join(line.split())
+        if line and line != kept[-1]:
+            kept.append(line)
+    return " ".join(kept[1:])
 
 
 _TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
@@ -406,11 +459,14 @@ def _decoded_text(path: AnyPath, content: bytes) -> str:
         from charset_normalizer import from_bytes
     except ImportError:
         raise MediaError(f"{problem}, or install charset-normalizer.") from None
-    found = list(from_bytes(content, cp_isolation=_ENCODINGS))
-    if not found:
+    matches = list(from_bytes(content, cp_isolation=_ENCODINGS))
+    if not matches:
         raise MediaError(f"{problem}: its encoding is unknown.")
-    likely = [match for match in found if match.chaos <= found[0].chaos]
-    return str(next((match for match in likely if match.encoding == "cp1252"), likely[0]))
+    # Among equally good matches Windows' Western encoding, by far the most frequent one.
+    for match in matches:
+        if match.encoding == "cp1252" and match.chaos <= matches[0].chaos:
+            return str(match)
+    return str(matches[0])
 
 
 def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
@@ -446,10 +502,11 @@ def _rank_of_track(stream: Any) -> tuple[bool, bool]:
 def text_stream(container: Any) -> Any:
     """The text track in English, of several or without one the default track, else the first, if any; picture-based
     tracks (DVD, Blu-ray) are not text."""
-    streams = [stream for stream in container.streams.subtitles if stream.codec_context is not None]
-    streams = [stream for stream in streams if stream.codec_context.name in TEXT_CODECS]
-    streams.sort(key=_rank_of_track)
-    return streams[0] if streams else None
+    texts = []
+    for stream in container.streams.subtitles:
+        if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS:
+            texts.append(stream)
+    return min(texts, key=_rank_of_track, default=None)
 
 
 def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Iterator[Cue]:
@@ -458,49 +515,59 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
     select(container, stream)
     try:
         for packet in container.demux(stream):
-            start = 0.0 if packet.pts is None else packet.pts * tick - zero
+            start = 0.0
+            if packet.pts is not None:
+                start = packet.pts * tick - zero
             for subtitle in packet.decode():
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
-                is_drawing = re.search(r"\{[^{}]*\\p[1-9]", text)
-                text = "" if is_drawing else html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
+                if re.search(r"\{[^{}]*\\p[1-9]", text):  # a drawing, not words
+                    text = ""
+                text = html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
                 yield start, start + (packet.duration or 0) * tick, re.split(r"\\[Nn]|\n", text)
     except (av.FFmpegError, UnicodeDecodeError) as error:
         check_memory(error)
-        what = f"the subtitle track does not decode ({getattr(error, 'strerror', None) or error})"
-        raise MediaError(f"{describe(path, stream)}: {what}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise MediaError(f"{stream_name(path, stream)}: the subtitle track does not decode ({reason}).") from error
 
 
 def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
     """The words of the cues that are shown in a window, as one string."""
     start, stop = window or (-math.inf, None)
     lines = []
-    for begins, ends, said in cues:
+    for begins, ends, cue_lines in cues:
         if max(ends, begins + 1e-3) > start and (stop is None or begins < stop):
-            lines += said
+            lines += cue_lines
     return join_lines(lines)
 
 
-class _Video:
+class _VideoReader:
     """Reads frames of an open video stream; `damage` is the first damage in what was decoded."""
 
     def __init__(self, reader: "MediaReader", path: AnyPath, container: Any, stream: Any, packets: Packets):
-        self.reader, self.path, self.container, self.stream, self.packets = reader, path, container, stream, packets
+        self.reader = reader
+        self.path = path
+        self.container = container
+        self.stream = stream
+        self.packets = packets
         self.damage: _Damage | None = None
         self._place = -2  # of the last packet that was decoded
 
     def read(self, select: Select, window: Window | None, prepare: Prepare | None, side: int | None) -> list:
         """Read frames as [`MediaReader.read_timed_frames`] does, up to the first damage."""
-        packets, how = self.packets, (select, window, prepare, side)
+        packets = self.packets
+        arguments = (select, window, prepare, side)
+        # Find frames by their times, decoding only from the keyframe before each.
         if packets.is_named:
-            places = packets.shown()
+            places = packets.in_presentation_order()
             try:
-                return self._read(places, packets.seconds_of(places), self._sought, *how)
-            except _Unsteady:
+                return self._read_places(places, packets.seconds_of(places), self._decode_places, *arguments)
+            except _UnreliableTimestamps:
                 self.damage = None
-        times = []  # of all frames that decode, up to the first damage
+        # Otherwise decode all frames, once to count them, up to the first damage, and once to read some.
+        times = []
         try:
-            for frame in self._in_order():
+            for frame in self._decode_all():
                 times.append(frame.time)
         except _Damage as damage:
             self.damage = damage
@@ -509,61 +576,73 @@ class _Video:
             times = [packets.zero + length * number / len(times) for number in range(len(times))]
         if not times and self.damage is None:
             self.damage = _Damage(f"{packets.name}: {len(packets)} packets, but none decodes to a frame.")
-        return self._read(np.arange(len(times)), np.array(times) - packets.zero, self._counted, *how)
+        return self._read_places(
+            np.arange(len(times)), np.array(times) - packets.zero, self._decode_numbers, *arguments
+        )
 
-    def _read(self, places: np.ndarray, seconds: np.ndarray, decode: Callable, select, window, prepare, side) -> list:
+    def _read_places(
+        self, places: np.ndarray, seconds: np.ndarray, decode: Callable, select, window, prepare, side
+    ) -> list:
         """Read frames from places in the stream, that appear at these seconds."""
         inside = in_window(seconds, self.packets.end - self.packets.zero, window)
-        places, seconds = places[inside], seconds[inside]
+        places = places[inside]
+        seconds = seconds[inside]
         while len(places):
-            chosen, kept = list(select(seconds.tolist())), {}
-            upright, use = Upright(self.packets.name, side), None
+            # A frame may be chosen several times, and is decoded once.
+            chosen = list(select(seconds.tolist()))
             wanted = sorted(set(chosen))
+            upright = Upright(self.packets.name, side)
+            process = None
+            pictures = {}
             try:
                 for index, frame in zip(wanted, decode(places[wanted]), strict=True):
                     picture = upright(frame)
-                    if use is None:
-                        use = prepare(*picture.shape[:2]) if prepare else lambda picture: picture
-                    kept[index] = use(picture)
-                return [(float(seconds[index]), kept[index]) for index in chosen]
+                    if prepare is not None:
+                        process = process or prepare(*picture.shape[:2])
+                        picture = process(picture)
+                    pictures[index] = picture
+                return [(float(seconds[index]), pictures[index]) for index in chosen]
             except _Damage as damage:  # choose again, among the frames before it
                 self.damage = damage
                 is_before = seconds < damage.second
-                places, seconds = places[is_before], seconds[is_before]
+                places = places[is_before]
+                seconds = seconds[is_before]
         return []
 
-    def _in_order(self) -> Iterator[Any]:
+    def _decode_all(self) -> Iterator[Any]:
         """Decode all frames."""
         with self.reader.opened(self.path) as container:
             stream = first_stream(self.path, container, "video")
             yield from self.reader.decoded(self.path, stream, container.demux(stream))
 
-    def _counted(self, numbers: np.ndarray) -> Iterator[Any]:
+    def _decode_numbers(self, numbers: np.ndarray) -> Iterator[Any]:
         """Decode frames by their numbers, in order."""
-        frames = enumerate(self._in_order())
+        frames = enumerate(self._decode_all())
         for wanted in numbers.tolist():
             yield next(frame for number, frame in frames if number == wanted)
 
-    def _sought(self, places: np.ndarray) -> Iterator[Any]:
+    def _decode_places(self, places: np.ndarray) -> Iterator[Any]:
         """Decode the frames of packets, in order of presentation, each from the keyframe before it."""
-        self._place, frames = -2, iter(())
+        self._place = -2
+        frames = iter(())
         timestamps = self.packets.pts[places].tolist()
         for place, timestamp in zip(places.tolist(), timestamps, strict=True):
             key = self.packets.key_of(place)
             if key > self._place + 1:  # nothing before it is needed
-                frames = self._from_key(key, set(timestamps))
+                frames = self._decode_from(key, set(timestamps))
             frame = next((frame for frame in frames if frame.pts == timestamp), None)
             if frame is None:
-                raise _Unsteady
+                raise _UnreliableTimestamps
             yield frame
 
-    def _from_key(self, key: int, wanted: set[int]) -> Iterator[Any]:
+    def _decode_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """Decode the frames from a keyframe on."""
-        first = intact_until = int(self.packets.pts[key])
+        first = int(self.packets.pts[key])
+        intact_until = first
         try:
             for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted)):
                 if frame.pts is None:
-                    raise _Unsteady
+                    raise _UnreliableTimestamps
                 if frame.pts >= first:  # no leading picture, which needs the keyframe before
                     intact_until = frame.pts + 1
                     yield frame
@@ -573,25 +652,28 @@ class _Video:
 
     def _packets_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """The packets from a keyframe on, if they are those that were listed."""
-        listed, context = self.packets, self.stream.codec_context
-        self.container.seek(
-            int(listed.dts[key]), stream=self.stream
-        )  # not later than its pts, by which Matroska seeks
+        packets = self.packets
+        context = self.stream.codec_context
+        # By its dts, which is not later than its pts, by which Matroska seeks.
+        self.container.seek(int(packets.dts[key]), stream=self.stream)
         self._place = None
         for packet in self.container.demux(self.stream):
-            if self._place is None and packet.pts == listed.pts[key]:
+            # A seek may lead to an earlier packet.
+            if self._place is None and packet.pts == packets.pts[key]:
                 self._place = key - 1
             if self._place is None:
                 continue
             if packet.size or packet.dts is not None:
                 self._place += 1
                 # if packets are missing, some demuxers count differently after a seek
-                if not listed.is_at(self._place, packet):
-                    raise _Unsteady
+                if not packets.is_at(self._place, packet):
+                    raise _UnreliableTimestamps
                 if packet.is_corrupt:
-                    raise _Damage(f"{listed.name}: a packet is damaged.")
+                    raise _Damage(f"{packets.name}: a packet is damaged.")
                 if context.name == "h264":  # nothing depends on a non-reference picture: skip it unless requested
-                    context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+                    context.skip_frame = "NONREF"
+                    if packet.pts in wanted:
+                        context.skip_frame = "DEFAULT"
             yield packet
 
 
@@ -613,7 +695,8 @@ class MediaReader:
     on_error = "raise"
     options: dict[str, str] = {}  # of FFmpeg's demuxers and decoders
     _note: Callable[[str], Any] | None = None
-    _listed: dict[tuple, Packets] = {}  # of the last two streams, shared by all readers: windows are read one by one
+    # Of the last two streams, shared by all readers: windows are read one by one.
+    _cached_packets: dict[tuple, Packets] = {}
 
     def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
         """
@@ -640,10 +723,11 @@ class MediaReader:
 
     def packets_of(self, path: AnyPath, kind: str) -> Packets | None:
         """The packets of the first stream of a kind; `None` if there is no stream."""
+        # Packets are listed once for all windows of a file, as long as it does not change.
         check_content(path)
         status = os.stat(path)
         key = (type(self), kind, os.path.abspath(path), status.st_size, status.st_mtime_ns)
-        packets = self._listed.get(key)
+        packets = self._cached_packets.get(key)
         if packets is None:
             with self.opened(path) as container:
                 stream = first_stream(path, container, kind)
@@ -651,17 +735,20 @@ class MediaReader:
                     return None
                 packets = list_packets(path, container, stream)
                 packets.missing = packets.missing or self.what_is_missing(path, container, stream, packets)
-            for old in list(self._listed)[:-1]:
-                self._listed.pop(old, None)
-            self._listed[key] = packets
+            for old in list(self._cached_packets)[:-1]:
+                self._cached_packets.pop(old, None)
+            self._cached_packets[key] = packets
         self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
         return packets
 
     def decoded(self, path: AnyPath, stream: Any, packets: Iterable) -> Iterator[Any]:
         """The frames of packets, decoded by one thread, so that damage is met where it is."""
-        name, context, count = describe(path, stream), stream.codec_context, 0
+        name = stream_name(path, stream)
+        context = stream.codec_context
+        count = 0
         if not context.is_open:
-            context.options, context.thread_count = dict(self.options), 1
+            context.options = dict(self.options)
+            context.thread_count = 1
         try:
             for packet in packets:
                 for frame in packet.decode():
@@ -695,11 +782,11 @@ class MediaReader:
             The prepared frames, in the order of choice; `None` if the file has no video stream (an attached picture
             is not one), or one without frames, or none in the window.
         """
-
-        def select(seconds: Sequence[float]) -> Sequence[int]:
-            return range(len(seconds)) if choose is None else choose(len(seconds))
-
-        return [picture for _, picture in self.read_timed_frames(path, select, window, prepare)] or None
+        choose = choose or range
+        timed_frames = self.read_timed_frames(path, lambda seconds: choose(len(seconds)), window, prepare)
+        if not timed_frames:
+            return None
+        return [picture for _, picture in timed_frames]
 
     def read_timed_frames(
         self,
@@ -715,28 +802,33 @@ class MediaReader:
             select (`Callable`): From the seconds of the frames, in order, to the indices of those to read.
             side (`int`, *optional*): Maximum width and height in pixels; larger frames are shrunk.
         """
-        packets, found = self.packets_of(path, "video"), []
+        packets = self.packets_of(path, "video")
         if packets is None:
             return []
-        problem, is_lenient = packets.missing_in(window), self._note is not None
+        # Read what there is, unless something is missing and any problem is an error.
+        frames = []
+        problem = packets.missing_in(window)
+        is_lenient = self._note is not None
         if len(packets) and (problem is None or is_lenient):
             with self.opened(path) as container:
                 stream = first_stream(path, container, "video")
                 self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
-                video = _Video(self, path, container, stream, packets)
-                found = video.read(select, window, prepare, side)
+                video = _VideoReader(self, path, container, stream, packets)
+                frames = video.read(select, window, prepare, side)
+            # Damage after the window does not matter.
             damage = video.damage
             if problem is None and damage is not None and (window is None or (window[1] or math.inf) > damage.second):
-                self._report(packets, damage, damage.second, not found)
+                self._report(packets, damage, damage.second, not frames)
         if problem is not None:
-            self._report(packets, problem, packets.end - packets.zero, window is None and not found)
-        return found
+            self._report(packets, problem, packets.end - packets.zero, window is None and not frames)
+        return frames
 
     def _report(self, packets: Packets, problem: MediaError, seconds: float, is_nothing: bool) -> None:
         """Note a problem of a stream of which the first seconds could be read; raise it if there is nothing."""
         if self._note is None or is_nothing:
             raise MediaError(str(problem)) from problem
-        self._note(in_part(packets.name, problem, seconds))
+        reason = str(problem).removeprefix(f"{packets.name}: ")
+        self._note(f"{packets.name}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}")
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
@@ -744,10 +836,18 @@ class MediaReader:
         packets = self.packets_of(path, "audio")
         if packets is None:
             return None
+        # The window in samples of the track, which may begin later than the file.
         begin, end = window or (0.0, None)
-        start = 0 if begin <= 0 else max(0, round((begin - packets.lead) * rate))
-        stop = None if end is None else max(0, round((end - packets.lead) * rate))
-        problem, pieces, damage = packets.missing_in(window), [np.zeros(0, np.int16)], None
+        start = 0
+        if begin > 0:
+            start = max(0, round((begin - packets.lead) * rate))
+        stop = None
+        if end is not None:
+            stop = max(0, round((end - packets.lead) * rate))
+        # Read up to the first damage.
+        problem = packets.missing_in(window)
+        pieces = [np.zeros(0, np.int16)]
+        damage = None
         if problem is None or self._note is not None:
             try:
                 for piece in self.samples(path, packets, start, stop, rate):
@@ -759,7 +859,9 @@ class MediaReader:
             self._report(packets, problem, packets.seconds, window is None and not len(samples))
         elif damage is not None:
             self._report(packets, damage, (start + len(samples)) / rate, not len(samples))
-        return to_float(samples) if len(samples) else None
+        if not len(samples):
+            return None
+        return to_float(samples)
 
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
@@ -785,14 +887,18 @@ class MediaReader:
         size = os.path.getsize(path)
         what = f"a subtitle file of {size} bytes needs {_MEMORY_PER_BYTE} times as much memory"
         self.check(os.fspath(path), "memory", size * _MEMORY_PER_BYTE, what)
-        content = Path(path).read_bytes() if size else b""  # see `check_content`
+        content = b""
+        if size:  # see `check_content`
+            content = Path(path).read_bytes()
         return subtitle_cues(path, content)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
         """The cues of the text track of a media file; `None` if there is none."""
         with self.opened(path) as container:
             stream = text_stream(container)
-            return None if stream is None else list(track_cues(path, container, stream, zero_of(container)))
+            if stream is None:
+                return None
+            return list(track_cues(path, container, stream, zero_of(container)))
 
     def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
         """Read an `.srt`, `.vtt`, `.ass` or `.ssa` file as one string, without markup, timings and repeated lines. An
@@ -803,8 +909,12 @@ class MediaReader:
         """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track (see `text_stream`);
         `None` if there is neither."""
         sidecar = find_sidecar(path)
-        cues = self.cues_of_track(path) if sidecar is None else self.cues_of_file(sidecar)
-        return None if cues is None else text_in(cues, window)
+        if sidecar is not None:
+            return text_in(self.cues_of_file(sidecar), window)
+        cues = self.cues_of_track(path)
+        if cues is None:
+            return None
+        return text_in(cues, window)
 
 
 __all__ = [

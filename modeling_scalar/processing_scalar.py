@@ -79,13 +79,16 @@ class Clip:
 
     def text_of(self, modality: str) -> str | None:
         """Return the subtitle, or the text of another modality."""
-        return self.subtitle if modality == "subtitle" else self.texts.get(modality)
+        if modality == "subtitle":
+            return self.subtitle
+        return self.texts.get(modality)
 
     def has(self, modality: str) -> bool:
         """Whether the clip has pictures, audio, or any words of the text with that name."""
-        stored = {"video": (self.frames, self.pixel_values), "audio": (self.waveform, self.input_features)}
-        if modality in stored:
-            return any(part is not None for part in stored[modality])
+        if modality == "video":
+            return self.frames is not None or self.pixel_values is not None
+        if modality == "audio":
+            return self.waveform is not None or self.input_features is not None
         return bool((self.text_of(modality) or "").strip())
 
 
@@ -96,8 +99,9 @@ def is_path(item: Any) -> bool:
 
 def _to_list(items: Any, batch_axes: int | None = None) -> list:
     """Return a list of items, from one item, a list, or a batch with `batch_axes` axes."""
-    is_batch = isinstance(items, (list, tuple)) or (batch_axes and getattr(items, "ndim", None) == batch_axes)
-    return list(items) if is_batch else [items]
+    if isinstance(items, (list, tuple)) or (batch_axes and getattr(items, "ndim", None) == batch_axes):
+        return list(items)
+    return [items]
 
 
 def take_frames(
@@ -114,12 +118,19 @@ def take_frames(
 
 def printable(text: str) -> str:
     """Return a text, such as a file name, without characters that move a terminal's cursor."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    chars = []
+    for char in text:
+        if not char.isprintable():
+            char = ascii(char)[1:-1]  # without quotes
+        chars.append(char)
+    return "".join(chars)
 
 
 def _rewinding(generator: torch.Generator | None) -> Callable[[], Any]:
     """Return a function that resets a generator to its current state, for readers that start again."""
-    return (lambda: None) if generator is None else partial(generator.set_state, generator.get_state())
+    if generator is None:
+        return lambda: None
+    return partial(generator.set_state, generator.get_state())
 
 
 def _one_per_clip(name: str, items: Any, num_clips: int) -> list:
@@ -202,8 +213,15 @@ class ScalarProcessor(ProcessorMixin):
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        texts = [f"{name}{key}" for name in ("", "subtitle_") for key in ("input_ids", "attention_mask")]
-        return [*texts, "pixel_values_videos", "input_features", "modality_mask"]
+        return [
+            "input_ids",
+            "attention_mask",
+            "subtitle_input_ids",
+            "subtitle_attention_mask",
+            "pixel_values_videos",
+            "input_features",
+            "modality_mask",
+        ]
 
     @property
     def sampling_rate(self) -> int:
@@ -216,7 +234,9 @@ class ScalarProcessor(ProcessorMixin):
         return self.feature_extractor.min_samples
 
     def _num_frames(self, training: bool) -> int:
-        return self.num_train_frames if training else self.num_frames
+        if training:
+            return self.num_train_frames
+        return self.num_frames
 
     def read_clip(
         self,
@@ -252,38 +272,52 @@ class ScalarProcessor(ProcessorMixin):
             FileNotFoundError: If a file does not exist.
             MediaError: If a stream cannot be decoded and the reader's `on_error` is "raise".
         """
+        # Settle the defaults.
         if num_frames is None:
             num_frames = self._num_frames(training)
         elif num_frames == "all":
             num_frames = None
         if audio is FROM_VIDEO:
-            audio = video if is_path(video) else None
+            audio = None
+            if is_path(video):
+                audio = video
+        # Check the texts, which need no reading, and the window, which only files can have.
         known = [name for name in self.modalities if kind_of(name) == "text" and name != "subtitle"]
         texts = {name: text for name, text in (texts or {}).items() if text}
         if not set(texts) <= set(known) or not all(isinstance(text, str) for text in texts.values()):
             raise ValueError(f"`texts` must be strings or None, of the modalities {known}, got {texts!r:.200}.")
-        clip = Clip(path=next((os.fspath(item) for item in (video, audio) if is_path(item)), None), texts=texts)
+        clip = Clip(texts=texts)
+        if is_path(video):
+            clip.path = os.fspath(video)
+        elif is_path(audio):
+            clip.path = os.fspath(audio)
         if window is not None:
             are_files = all(item is None or is_path(item) for item in (video, audio))
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
                 raise ValueError(f"A `window` goes from one second of a file to a later one, or None, got {window}.")
+        # Read each stream; one that does not decode is an error or a missing modality, as the reader is set.
+        note = None
+        if self.reader.on_error != "raise":
+            note = partial(self._note, clip)
         own = copy.copy(self)
-        own.reader = self.reader.noting(None if self.reader.on_error == "raise" else partial(self._note, clip))
+        own.reader = self.reader.noting(note)
         options = {"window": window, "processed": processed, "training": training, "generator": generator}
         streams = {
             "video": (video, partial(own._read_video, num_frames=num_frames, **options)),
             "audio": (audio, partial(own._read_audio, **options)),
             "subtitle": (subtitle, partial(own._read_subtitle, video=video, window=window)),
         }
-        for item, read in (streams[n] for n in streams if n in self.modalities and streams[n][0] is not None):
+        for name, (item, read) in streams.items():
+            if item is None or name not in self.modalities:
+                continue
             rewind = _rewinding(generator)
             try:
                 read(clip, item)
             except MediaError as error:
-                if self.reader.on_error == "raise":
+                if note is None:
                     raise
                 rewind()  # undo unused draws
-                self._note(clip, str(error))
+                note(str(error))
         return clip
 
     def _read_video(self, clip: Clip, video: Any, num_frames: int | None, window, processed: bool, **draws) -> None:
@@ -294,41 +328,59 @@ class ScalarProcessor(ProcessorMixin):
 
         def choose(available: int) -> Sequence[int]:
             rewind()
-            return frame_indices(available, num_frames, **draws) if num_frames else range(available)
+            if not num_frames:
+                return range(available)
+            return frame_indices(available, num_frames, **draws)
 
         # The reader calls it right after each choice, so a crop follows the draws of the frames.
-        prepare = partial(self.image_processor.prepare, **draws) if processed else None
+        prepare = None
+        if processed:
+            prepare = partial(self.image_processor.prepare, **draws)
         frames = self.reader.read_frames(video, choose, window, prepare)
-        if frames is not None and processed:
+        if frames is None:
+            return
+        if processed:
             clip.pixel_values = torch.stack(frames)
-        elif frames is not None:
+        else:
             clip.frames = np.stack(frames)
 
     def _read_audio(self, clip: Clip, audio: Any, window: Window | None, processed: bool, **draws) -> None:
-        rewind, rate = _rewinding(draws["generator"]), self.sampling_rate
+        rate = self.sampling_rate
+        rewind = _rewinding(draws["generator"])
 
         def choose(available: int) -> list[tuple[int, int]]:
             rewind()
-            return self._choose_sound(available, **draws) if available >= self.min_samples else []
+            if available < self.min_samples:
+                return []
+            return self._choose_sound(available, **draws)
 
-        if is_cut := is_path(audio) and processed:
-            parts, num_samples = self.reader.read_audio_parts(audio, choose, window, rate) or ([], None)
+        # Only the parts that the model will hear, or the whole waveform.
+        in_parts = processed and is_path(audio)
+        if in_parts:
+            sound = self.reader.read_audio_parts(audio, choose, window, rate)
+            if sound is None:
+                return
+            parts, num_samples = sound
         else:
             waveform = self.reader.read_audio(audio, window, rate) if is_path(audio) else to_waveform(audio, rate)
-            parts, num_samples = [waveform], None if waveform is None else len(waveform)
-        if num_samples is not None and num_samples < self.min_samples:
+            if waveform is None:
+                return
+            parts = [waveform]
+            num_samples = len(waveform)
+        # Too short for one window, or digital silence, only zeros: the modality is missing.
+        if num_samples < self.min_samples:
             shortest = f"{1000 * self.min_samples / rate:g} ms window ({self.min_samples})"
             problem = f"audio of {num_samples} samples, shorter than one {shortest}: counts as absent."
             self._note(clip, f"{clip.path or 'waveform'}: {problem}")
-        elif num_samples is not None:
-            clip.duration = num_samples / rate
-            is_silent = not any(part.any() for part in parts)  # only zeros: digital silence is no sound
-            if is_silent and self.presence == "honest":
-                return
-            if is_cut:
-                self._keep_sound(clip, parts)
-            else:
-                clip.waveform = parts[0]
+            return
+        clip.duration = num_samples / rate
+        is_silent = not any(part.any() for part in parts)
+        if is_silent and self.presence == "honest":
+            return
+        if in_parts:
+            self._keep_sound(clip, parts)
+        else:
+            clip.waveform = waveform
 
     def _choose_sound(self, available: int, training: bool, generator: torch.Generator | None) -> list:
         return self.feature_extractor.choose_parts(available, training, generator)
@@ -338,7 +390,8 @@ class ScalarProcessor(ProcessorMixin):
 
     def _read_subtitle(self, clip: Clip, subtitle: Any, video: Any, window: Window | None) -> None:
         if subtitle is FROM_VIDEO:
-            clip.subtitle = self.reader.read_subtitle_of(video, window) if is_path(video) else None
+            if is_path(video):
+                clip.subtitle = self.reader.read_subtitle_of(video, window)
         elif names_subtitle_file(subtitle):
             clip.subtitle = self.reader.read_subtitle(subtitle, window)
         elif isinstance(subtitle, str):
@@ -399,37 +452,46 @@ class ScalarProcessor(ProcessorMixin):
             ValueError: If a clip has no modality.
             MediaError: If a stream cannot be decoded and the reader's `on_error` is "raise".
         """
+        # One list per stream, with an item per clip.
         text_options, frame_options, return_tensors = self._options(kwargs)
         if images is not None:
             if videos is not None:
                 raise ValueError("`images` and `videos` are both the pictures of clips. Pass only one of them.")
             videos = _to_list(images, 4)
         elif videos is not None:
-            is_one_clip = isinstance(videos, (list, tuple)) and videos and all(map(is_picture, videos))
-            videos = [videos] if is_one_clip else _to_list(videos, 5)
+            if isinstance(videos, (list, tuple)) and videos and all(map(is_picture, videos)):
+                videos = [videos]  # the frames of one clip
+            else:
+                videos = _to_list(videos, 5)
         if audio is not None and audio is not FROM_VIDEO:
             audio = list_waveforms(audio)
         if subtitles is not None and subtitles is not FROM_VIDEO:
             subtitles = _to_list(subtitles)
+        texts = texts or {}
+        streams = {"videos": videos, "audio": audio, "subtitles": subtitles}
+        for name, items in texts.items():
+            streams[f"texts[{name!r}]"] = _to_list(items)
+        # Settings of this call apply to a copy of the processor.
         reader = self
         if frame_options:
             reader = copy.copy(self)
-            if not frame_options.pop("do_sample_frames", True):
-                reader.num_frames = reader.num_train_frames = None  # all of each clip
+            if not frame_options.pop("do_sample_frames", True):  # all of each clip
+                reader.num_frames = None
+                reader.num_train_frames = None
             reader.image_processor = self.image_processor.replace(**frame_options)
-        texts, streams = texts or {}, {"videos": videos, "audio": audio, "subtitles": subtitles}
-        streams |= {f"texts[{name!r}]": _to_list(items) for name, items in texts.items()}
-        if lengths := [len(items) for items in streams.values() if isinstance(items, list)]:
+        # Read the clips, unless they have been read, each with its own random numbers.
+        lengths = [len(items) for items in streams.values() if isinstance(items, list)]
+        if lengths:
             if clips is not None:
                 raise ValueError("Pass either `clips` or `videos`, `audio`, `subtitles` and `texts`, not both.")
             generators = _one_per_clip("generator", generator, lengths[0])
-            rows = zip(*(_one_per_clip(name, items, lengths[0]) for name, items in streams.items()), strict=True)
+            columns = [_one_per_clip(name, items, lengths[0]) for name, items in streams.items()]
             # with a shared generator, the frames of all clips are drawn before the crop of the first
             options = {"training": training, "processed": not training}
-            clips = [
-                reader.read_clip(*row[:3], texts=dict(zip(texts, row[3:], strict=True)), generator=own, **options)
-                for row, own in zip(rows, generators, strict=True)
-            ]
+            clips = []
+            for own_generator, *row in zip(generators, *columns, strict=True):
+                texts_of_clip = dict(zip(texts, row[3:], strict=True))
+                clips.append(reader.read_clip(*row[:3], texts=texts_of_clip, generator=own_generator, **options))
         elif clips is not None:
             clips = _to_list(clips)
             generators = _one_per_clip("generator", generator, len(clips))
@@ -437,37 +499,52 @@ class ScalarProcessor(ProcessorMixin):
                 raise ValueError(f"Clips read with `processed=True` cannot be given other {sorted(frame_options)}.")
         elif text is None:
             raise ValueError("Nothing to process. Pass `text`, `clips`, or `videos`, `audio`, `subtitles` or `texts`.")
-        data = {} if text is None else self._tokenize_captions(text, text_options, return_tensors)
+        # Turn both into tensors.
+        data = {}
+        if text is not None:
+            data = self._tokenize_captions(text, text_options, return_tensors)
         if clips is not None:
             data |= reader._process_clips(clips, training, generators)
         return self._batch_of(data, return_tensors)
 
     def _options(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """Split the keywords of a call into options of captions, of frames, and the kind of tensors."""
+        # Check the names, alone or in a group: transformers ignores those it does not know.
         given = given.pop("common_kwargs", {}) | given
         groups = ("text_kwargs", "images_kwargs", "videos_kwargs", "audio_kwargs")
-        typed = self.valid_processor_kwargs.__annotations__
-        known = {group: typed[group].__annotations__.keys() for group in groups}
-        unknown = given.keys() - set(groups).union(*known.values())
-        for group, names in known.items():
+        known = set(groups)
+        unknown = set()
+        for group in groups:
+            names = self.valid_processor_kwargs.__annotations__[group].__annotations__.keys()
+            known |= names
             unknown |= given.get(group, {}).keys() - names
+        unknown |= given.keys() - known
         if unknown:
             raise TypeError(f"{type(self).__name__} got unexpected keyword arguments {sorted(unknown)}.")
         merged = self._merge_kwargs(self.valid_processor_kwargs, getattr(self.tokenizer, "init_kwargs", {}), **given)
         rate = merged["audio_kwargs"].get("sampling_rate")
         if rate is not None:
             check_sampling_rate(rate, self.feature_extractor.sampling_rate)
-        kinds = [merged[group].pop("return_tensors") for group in groups if "return_tensors" in merged[group]]
-        texts, images, videos, _ = (
-            {name: value for name, value in merged[group].items() if value is not None} for group in groups
-        )
-        return texts, images | videos, kinds[0] if kinds else "pt"
+        # Sort them by what they are for; None is the default.
+        kinds = []
+        options = []
+        for group in groups:
+            if "return_tensors" in merged[group]:
+                kinds.append(merged[group].pop("return_tensors"))
+            options.append({name: value for name, value in merged[group].items() if value is not None})
+        texts, images, videos, _ = options
+        return_tensors = "pt"
+        if kinds:
+            return_tensors = kinds[0]
+        return texts, images | videos, return_tensors
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
         return to_batch(data, return_tensors)
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
-        texts = [text] if isinstance(text, str) else list(text)
+        if isinstance(text, str):
+            text = [text]
+        texts = list(text)
         if not all(isinstance(item, str) for item in texts):
             raise TypeError(f"`text` must be a string or a list of strings, got {text!r:.80}.")
         return self._tokenize(texts, {"max_length": self.max_text_length} | options, return_tensors)
@@ -482,14 +559,23 @@ class ScalarProcessor(ProcessorMixin):
         """The modalities of each clip, (batch, M)."""
         if not clips:
             raise ValueError("The list of clips is empty. Pass at least one clip.")
-        modality_mask = torch.tensor([[clip.has(name) for name in self.modalities] for clip in clips])
+        columns = []
+        for name in self.modalities:
+            columns.append([clip.has(name) for clip in clips])
         if self.presence == "vast":  # a subtitle, the last modality, may be blank
-            modality_mask[:, -1] = torch.tensor([clip.subtitle is not None for clip in clips])
-        if empty := (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
-            names = ", ".join(f"{row} ({clips[row].path or 'no path'})" for row in empty)
-            problems = "".join(f"\n  {problem}" for row in empty for problem in clips[row].problems)
+            columns[-1] = [clip.subtitle is not None for clip in clips]
+        modality_mask = torch.tensor(columns).T.contiguous()
+        # A clip without any modality cannot be retrieved.
+        names = []
+        problems = ""
+        for row in (~modality_mask.any(dim=1)).nonzero().flatten().tolist():
+            names.append(f"{row} ({clips[row].path or 'no path'})")
+            for problem in clips[row].problems:
+                problems += f"\n  {problem}"
+        if names:
             raise ValueError(
-                f"Clips need at least one of {self.modalities}; these have none: {names}. Leave them out.{problems}"
+                f"Clips need at least one of {self.modalities}; these have none: {', '.join(names)}. Leave them "
+                f"out.{problems}"
             )
         return modality_mask
 
@@ -503,12 +589,12 @@ class ScalarProcessor(ProcessorMixin):
             rows = self._process_videos(clips, has_video, training, generators)
             data["pixel_values_videos"] = scatter(has_video, rows)
         if has_audio.any():
-            rows = [
-                self.feature_extractor.process_waveform(clip.waveform, training, generator)
-                if clip.input_features is None
-                else clip.input_features
-                for clip, generator in compress(zip(clips, generators, strict=True), has_audio)
-            ]
+            rows = []
+            for clip, generator in compress(zip(clips, generators, strict=True), has_audio):
+                row = clip.input_features
+                if row is None:
+                    row = self.feature_extractor.process_waveform(clip.waveform, training, generator)
+                rows.append(row)
             data["input_features"] = scatter(has_audio, rows)
         if has_subtitle.any():
             texts = [clip.subtitle for clip in compress(clips, has_subtitle)]
@@ -525,7 +611,8 @@ class ScalarProcessor(ProcessorMixin):
     def _process_videos(
         self, clips: list[Clip], has_video: torch.Tensor, training: bool, generators: list[torch.Generator | None]
     ) -> list[torch.Tensor]:
-        num_frames, rows = self._num_frames(training), []
+        num_frames = self._num_frames(training)
+        rows = []
         for clip, generator in compress(zip(clips, generators, strict=True), has_video):
             row = clip.pixel_values
             if row is None:
@@ -535,14 +622,16 @@ class ScalarProcessor(ProcessorMixin):
                 needed = f"{num_frames} are needed. Read the clip in the mode of this call, or raw."
                 raise ValueError(f"{clip.path}: {len(row)} frames were read with `processed=True`, {needed}")
             rows.append(row)
-        if len(set(counts := [len(row) for row in rows])) > 1:
+        counts = [len(row) for row in rows]
+        if len(set(counts)) > 1:
             raise ValueError(f"With `do_sample_frames=False` clips must have the same number of frames, got {counts}.")
         return rows
 
 
 def scatter(present: torch.Tensor, rows: Sequence[torch.Tensor], fill: float = 0) -> torch.Tensor:
     """Put the rows of present clips at their positions in the batch, with `fill` elsewhere."""
-    rows = rows if isinstance(rows, torch.Tensor) else torch.stack(rows)
+    if not isinstance(rows, torch.Tensor):
+        rows = torch.stack(rows)
     if bool(present.all()):
         return rows
     full = rows.new_full((len(present), *rows.shape[1:]), fill)
