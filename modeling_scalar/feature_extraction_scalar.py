@@ -27,8 +27,9 @@ def list_waveforms(audio: Any) -> list:
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
             "or `[waveform]`."
         )
-    is_one = not isinstance(audio, (list, tuple)) or _has_rate(audio)
-    return [audio] if is_one else list(audio)
+    if not isinstance(audio, (list, tuple)) or _has_rate(audio):
+        return [audio]
+    return list(audio)
 
 
 def _has_rate(audio: Any) -> bool:
@@ -44,9 +45,11 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
             resampled. Channels are averaged.
         sampling_rate (`int`): The sampling rate of the result in Hz.
     """
+    # The rate may come with the waveform.
     rate = sampling_rate
     if isinstance(audio, Mapping) and {"array", "sampling_rate"} <= audio.keys():
-        audio, rate = audio["array"], audio["sampling_rate"]
+        rate = audio["sampling_rate"]
+        audio = audio["array"]
     elif _has_rate(audio):
         audio, rate = audio
     if not isinstance(audio, (np.ndarray, torch.Tensor)):
@@ -54,18 +57,23 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
             "A waveform must be an array, {'array': ..., 'sampling_rate': ...} or a tuple (array, sampling_rate), got "
             f"{type(audio).__name__}."
         )
-    waveform = audio.detach().cpu().numpy() if isinstance(audio, torch.Tensor) else audio
+    waveform = audio
+    if isinstance(audio, torch.Tensor):
+        waveform = audio.detach().cpu().numpy()
     if not np.issubdtype(waveform.dtype, np.floating):
         raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
     if waveform.size == 0 or (waveform.ndim == 1 and rate == sampling_rate):
         return waveform.reshape(-1)
+    # Channels first: there are few of them.
     channels = np.atleast_2d(waveform)
     if channels.ndim != 2 or min(channels.shape) > _MAX_CHANNELS:
         raise ValueError(
             f"A waveform must have the shape (samples,) or (channels, samples) with at most {_MAX_CHANNELS} channels, "
             f"got {waveform.shape}."
         )
-    return resample(channels if len(channels) <= _MAX_CHANNELS else channels.T, int(rate), sampling_rate)
+    if len(channels) > _MAX_CHANNELS:
+        channels = channels.T
+    return resample(channels, int(rate), sampling_rate)
 
 
 def check_sampling_rate(stated: int | None, expected: int) -> None:
@@ -112,12 +120,14 @@ def kaldi_fbank(waveform: torch.Tensor, num_mel_bins: int = 64, sampling_rate: i
     Returns:
         `torch.FloatTensor` of shape `(..., windows, num_mel_bins)`, natural logarithms, at least log(2**-23).
     """
+    # Windows without their mean, with pre-emphasis, weighted.
     window, shift = _window_and_shift(sampling_rate)
     fft_length = 2 ** math.ceil(math.log2(window))
     frames = (waveform.double() * 2**15).unfold(-1, window, shift)  # (..., windows, window)
     frames = frames - frames.mean(-1, keepdim=True)
     frames = frames - 0.97 * torch.cat([frames[..., :1], frames[..., :-1]], dim=-1)
     frames = frames * torch.hann_window(window, periodic=False, dtype=torch.float64) ** 0.85  # Povey
+    # Power in triangular bands of the mel scale.
     spectrum = torch.fft.rfft(frames, n=fft_length)
     power = spectrum.real.square() + spectrum.imag.square()  # (..., windows, frequencies)
     mel = power @ _mel_filters(num_mel_bins, sampling_rate, fft_length)  # (..., windows, mel)
@@ -211,7 +221,10 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         for segment in frame_indices(available, self.num_segments, training, generator):
             first = segment * self.segment_length
             count = min(self.segment_length, num_windows - first)
-            parts.append((first * shift, (first + count - 1) * shift + window) if count > 0 else (0, 0))
+            part = (0, 0)
+            if count > 0:  # windows overlap, so the last one reaches beyond its shift
+                part = (first * shift, (first + count - 1) * shift + window)
+            parts.append(part)
         return parts
 
     def process_parts(self, parts: Sequence[np.ndarray | torch.Tensor]) -> torch.Tensor:

@@ -28,14 +28,17 @@ def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooli
     """
     factor = math.sqrt(max_patches * patch_size**2 / (height * width))
     step = pooling * patch_size
-    rows, columns = math.floor(factor * height / step), math.floor(factor * width / step)
+    rows = math.floor(factor * height / step)
+    columns = math.floor(factor * width / step)
     if not rows and not columns:
         raise ValueError(f"A budget of {max_patches} patches is too small for a square of {pooling} by {pooling}.")
     most = max_patches // pooling**2
     if not rows:
-        rows, columns = 1, min(width // height, most)
+        rows = 1
+        columns = min(width // height, most)
     elif not columns:
-        rows, columns = min(height // width, most), 1
+        rows = min(height // width, most)
+        columns = 1
     return rows * pooling, columns * pooling
 
 
@@ -91,10 +94,11 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """The transform of each frame of a clip of this size; nothing is random, even in training."""
         grid = patch_grid(height, width, self.max_patches, self.patch_size, self.pooling_kernel_size)
-        size = tuple(count * self.patch_size for count in grid)
+        size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
         # The factor is folded into mean and deviation, as in a fused operation, so the quotient is rounded once.
         scale = 1.0 / self.rescale_factor
-        mean, std = (torch.tensor(values).view(3, 1, 1) * scale for values in (self.image_mean, self.image_std))
+        mean = torch.tensor(self.image_mean).view(3, 1, 1) * scale
+        std = torch.tensor(self.image_std).view(3, 1, 1) * scale
 
         def process(frames: torch.Tensor) -> torch.Tensor:
             if tuple(frames.shape[-2:]) != size:
@@ -117,14 +121,16 @@ class ScalarPatchImageProcessor(ClipImageProcessor):
             The patches `(frames, max_patches, values)`, padded with zeros, and their positions across and down
             `(frames, max_patches, 2)`, padded with -1.
         """
-        side, num_frames = self.patch_size, len(frames)
+        side = self.patch_size
         patches = F.unfold(frames, side, stride=side)  # (frames, 3 * side * side, patches), channels outermost
         patches = patches.unflatten(1, (3, -1)).permute(0, 3, 2, 1).flatten(2)  # channels innermost
-        height, width = (size // side for size in frames.shape[-2:])
-        places = torch.cartesian_prod(torch.arange(height), torch.arange(width)).flip(1)  # (patches, 2)
+        rows = torch.arange(frames.shape[-2] // side)
+        columns = torch.arange(frames.shape[-1] // side)
+        places = torch.cartesian_prod(rows, columns).flip(1)  # (patches, 2)
+        # All frames take the full budget of patches.
         padding = self.max_patches - len(places)
         patches = F.pad(patches, (0, 0, 0, padding))
-        return patches, F.pad(places, (0, 0, 0, padding), value=-1).expand(num_frames, -1, -1)
+        return patches, F.pad(places, (0, 0, 0, padding), value=-1).expand(len(frames), -1, -1)
 
 
 ScalarPatchImageProcessor.register_for_auto_class("AutoImageProcessor")

@@ -43,13 +43,16 @@ def frame_indices(
     """
     if training and generator is None:
         raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
+    # The first `extra` chunks have one item more.
     size, extra = divmod(max(num_available, num_frames), num_frames)
-    chosen, start = [], 0
+    chosen = []
+    start = 0
     for chunk in range(num_frames):
         length = size + (chunk < extra)
+        offset = (length + 1) // 2 - 1
         # No draw without a choice, so that choosing again among chosen frames does not change later draws.
-        draws = training and length > 1
-        offset = int(torch.randint(length, (), generator=generator)) if draws else (length + 1) // 2 - 1
+        if training and length > 1:
+            offset = int(torch.randint(length, (), generator=generator))
         chosen.append(min(start + offset, num_available - 1))
         start += length
     return chosen
@@ -57,7 +60,9 @@ def frame_indices(
 
 def to_tensor(array: np.ndarray | torch.Tensor) -> torch.Tensor:
     """View an array as a tensor, or copy it if torch cannot view it (read-only memory, negative strides)."""
-    return array if isinstance(array, torch.Tensor) else torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if isinstance(array, torch.Tensor):
+        return array
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def is_picture(item: Any) -> bool:
@@ -85,7 +90,10 @@ def to_frames(frames: Any) -> np.ndarray:
 def _channels_last(item: Any) -> np.ndarray:
     if hasattr(item, "getbands"):
         item = item.convert("RGB")
-    item = item.detach().cpu() if isinstance(item, torch.Tensor) else np.asarray(item)
+    if isinstance(item, torch.Tensor):
+        item = item.detach().cpu()
+    else:
+        item = np.asarray(item)
     if item.dtype not in (np.uint8, torch.uint8):
         raise TypeError(
             f"The frames of a video must be uint8 RGB in 0..255, got {item.dtype}. If they are floats in [0, 1], "
@@ -97,16 +105,22 @@ def _channels_last(item: Any) -> np.ndarray:
             "Frames must have the shape (frames, height, width, 3) or (frames, 3, height, width), and a picture "
             f"(height, width, 3) or (3, height, width), got {array.shape}."
         )
-    return array if array.shape[-1] == 3 else np.moveaxis(array, -3, -1)
+    if array.shape[-1] == 3:
+        return array
+    return np.moveaxis(array, -3, -1)
 
 
 def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
     """Make a `BatchFeature` of tensors, of arrays, or of lists with an array per clip that has pixels or audio."""
-    if return_tensors is None:
-        tensors = {name: value for name, value in data.items() if isinstance(value, torch.Tensor)}
-        lists = {name: list(x.numpy()) if x.is_floating_point() else x.tolist() for name, x in tensors.items()}
-        return BatchFeature(dict(data) | lists)
-    return BatchFeature(dict(data), tensor_type=return_tensors)
+    batch = dict(data)
+    if return_tensors is not None:
+        return BatchFeature(batch, tensor_type=return_tensors)
+    for name, value in data.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            batch[name] = list(value.numpy())
+        elif isinstance(value, torch.Tensor):
+            batch[name] = value.tolist()
+    return BatchFeature(batch)
 
 
 class ClipImageProcessor(BaseImageProcessor):
@@ -114,7 +128,8 @@ class ClipImageProcessor(BaseImageProcessor):
 
     def __init__(self, image_mean: Sequence[float], image_std: Sequence[float], rescale_factor: float, **kwargs: Any):
         # Transformers would store unknown settings and ignore them.
-        if unknown := sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys()):
+        unknown = sorted(kwargs.keys() & ImagesKwargs.__annotations__.keys())
+        if unknown:
             raise TypeError(f"{type(self).__name__} has no setting {unknown}. Use its own arguments.")
         super().__init__(**kwargs)
         self.image_mean = list(image_mean)
@@ -212,7 +227,7 @@ class ScalarImageProcessor(ClipImageProcessor):
         check_whole(image_size=image_size)
         self.image_size = image_size
         self.resize_mode = resize_mode
-        self.train_crop_scale = None if train_crop_scale is None else list(train_crop_scale)
+        self.train_crop_scale = train_crop_scale and list(train_crop_scale)
         self.train_flip = train_flip
         self.do_rescale = do_rescale
         self.do_normalize = do_normalize
@@ -229,7 +244,8 @@ class ScalarImageProcessor(ClipImageProcessor):
         height, width = frames.shape[-2:]
         short = min(height, width)
         frames = self._resize(frames, size * height // short, size * width // short)
-        top, left = (round((side - size) / 2) for side in frames.shape[-2:])
+        top = round((frames.shape[-2] - size) / 2)
+        left = round((frames.shape[-1] - size) / 2)
         return frames[..., top : top + size, left : left + size]
 
     def _draw_crop(self, height: int, width: int, generator: torch.Generator) -> tuple:
@@ -244,24 +260,33 @@ class ScalarImageProcessor(ClipImageProcessor):
                 left = int(torch.randint(width - side + 1, (), generator=generator))
                 break
         else:
-            top, left, side = (height - short) // 2, (width - short) // 2, short
+            side = short
+            top = (height - short) // 2
+            left = (width - short) // 2
         return ..., slice(top, top + side), slice(left, left + side)
 
     def _draw(
         self, height: int, width: int, training: bool, generator: torch.Generator | None
     ) -> Callable[[torch.Tensor], torch.Tensor]:
+        # One crop and one flip for all frames of a clip.
         crop = (...,)  # the whole frame
         if training and self.train_crop_scale is not None:
             crop = self._draw_crop(height, width, generator)
         flips = training and self.train_flip and float(torch.rand((), generator=generator)) < 0.5
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.image_mean, self.image_std))
+        mean = torch.tensor(self.image_mean).view(3, 1, 1)
+        std = torch.tensor(self.image_std).view(3, 1, 1)
 
         def process(frames: torch.Tensor) -> torch.Tensor:
             frames = self._resize_and_crop(frames[crop])
-            frames = frames.flip(-1) if flips else frames
-            if self.do_rescale:  # division rounds less
-                frames = frames / 255 if self.rescale_factor == 1 / 255 else frames * self.rescale_factor
-            return ((frames - mean) / std if self.do_normalize else frames).contiguous()
+            if flips:
+                frames = frames.flip(-1)
+            if self.do_rescale and self.rescale_factor == 1 / 255:  # division rounds less
+                frames = frames / 255
+            elif self.do_rescale:
+                frames = frames * self.rescale_factor
+            if self.do_normalize:
+                frames = (frames - mean) / std
+            return frames.contiguous()
 
         return process
 
@@ -278,10 +303,12 @@ class ScalarImageProcessor(ClipImageProcessor):
             `BatchFeature` with `pixel_values_videos` of shape `(clips, frames, 3, image_size, image_size)`.
         """
         processor = self.replace(**kwargs)
-        several = isinstance(images, (list, tuple)) or getattr(images, "ndim", None) == 5
-        rows = [processor.process_frames(clip) for clip in (images if several else [images])]
-        if len({len(row) for row in rows}) != 1:
-            raise ValueError(f"Clips in a batch need the same number of frames, got {[len(row) for row in rows]}.")
+        if not isinstance(images, (list, tuple)) and getattr(images, "ndim", None) != 5:
+            images = [images]
+        rows = [processor.process_frames(clip) for clip in images]
+        counts = [len(row) for row in rows]
+        if len(set(counts)) != 1:
+            raise ValueError(f"Clips in a batch need the same number of frames, got {counts}.")
         return to_batch({"pixel_values_videos": torch.stack(rows)}, return_tensors)
 
 

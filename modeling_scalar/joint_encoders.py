@@ -59,20 +59,27 @@ def model_from_joint_encoder(
         model = ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
         model.name_or_path = encoder.name  # which an adapter names as its base
         return model
+    # The published configuration, without the towers of modalities that are not wanted.
     family = FAMILIES[encoder.encoder]
-    config = AutoConfig.from_pretrained(encoder.name, revision=encoder.revision or "main", trust_remote_code=False)
-    for tower in (tower for name, tower in family.towers.items() if name not in modalities):
-        setattr(config, tower, None)
+    revision = encoder.revision or "main"
+    config = AutoConfig.from_pretrained(encoder.name, revision=revision, trust_remote_code=False)
+    for name, tower in family.towers.items():
+        if name not in modalities:
+            setattr(config, tower, None)
     fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
     joint = ScalarJointConfig(backbone_config=config, **fields)
+    options = {}
+    if dtype is not None:
+        options["dtype"] = dtype
     model, info = ScalarJointModel.from_pretrained(
         encoder.name,
         config=joint,
-        revision=encoder.revision or "main",
+        revision=revision,
         use_safetensors=True,
         output_loading_info=True,
-        **({} if dtype is None else {"dtype": dtype}),
+        **options,
     )
+    # New heads have no weights yet, but the encoder must be complete.
     missing = sorted(key for key in info["missing_keys"] if key.startswith("backbone."))
     if missing:
         raise ValueError(
@@ -89,24 +96,38 @@ def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> d
     content = encoder.read(PROCESSOR_NAME)
     if isinstance(content.get(part), dict):
         return content[part]
-    return next(filter(None, map(encoder.read, files)), {})
+    for file in files:
+        settings = encoder.read(file)
+        if settings:
+            return settings
+    return {}
 
 
 def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
     """Adopt the settings of an encoder's own video processor, if it prepares pictures as this package does."""
     expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
-    wrong = {name: settings[name] for name, value in expected.items() if settings.get(name, value) != value}
-    wrong |= {"add_timestamps": True} if settings.get("add_timestamps") else {}
+    wrong = {}
+    for name, value in expected.items():
+        if settings.get(name, value) != value:
+            wrong[name] = settings[name]
+    if settings.get("add_timestamps"):
+        wrong["add_timestamps"] = True
     if wrong:
         raise ValueError(f"These settings of the encoder's video processor are not supported: {wrong}.")
-    known = ScalarPatchImageProcessor.valid_kwargs.__annotations__
-    return ScalarPatchImageProcessor(**{name: settings[name] for name in known if settings.get(name) is not None})
+    adopted = {}
+    for name in ScalarPatchImageProcessor.valid_kwargs.__annotations__:
+        if settings.get(name) is not None:
+            adopted[name] = settings[name]
+    return ScalarPatchImageProcessor(**adopted)
 
 
 def _rendered(tokenizer: Any, prompt: str | None, part: dict[str, str], mark: str) -> str:
     """Render a part with the chat template, with `{}` instead of its mark."""
-    messages = [{"role": "system", "content": [{"type": "text", "text": prompt}]}] if prompt else []
-    text = tokenizer.apply_chat_template([*messages, {"role": "user", "content": [part]}], tokenize=False)
+    messages = []
+    if prompt:
+        messages.append({"role": "system", "content": [{"type": "text", "text": prompt}]})
+    messages.append({"role": "user", "content": [part]})
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
     if text.count(mark) != 1:
         raise ValueError(f"The chat template must contain {mark!r} once, got {text!r}. Pass the prompts yourself.")
     return text.replace(mark, "{}")
@@ -115,30 +136,37 @@ def _rendered(tokenizer: Any, prompt: str | None, part: dict[str, str], mark: st
 def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """The prompts that Sentence Transformers adds to texts and media: from the chat template if there is one,
     otherwise prompts before texts and none for media."""
+    # Prompts of texts by their usual names, else the default one.
     content = encoder.read("config_sentence_transformers.json")
-    known, default = content.get("prompts") or {}, content.get("default_prompt_name")
+    known = content.get("prompts") or {}
+    default = content.get("default_prompt_name")
     texts = {}
     for setting, names in _PROMPT_NAMES.items():
-        found = next((known[name] for name in (*names, default) if known.get(name)), None)
-        if found is not None:
-            texts[setting] = found
+        prompts = [known[name] for name in (*names, default) if known.get(name)]
+        if prompts:
+            texts[setting] = prompts[0]
+    # Without messages, the library does not use the chat template.
     has_messages = encoder.file("modules.json") is None or "message" in (settings.get("modality_config") or {})
     if not has_messages or getattr(tokenizer, "chat_template", None) is None:
         return texts
-    text = {"type": "text", "text": _SENTINEL}, _SENTINEL
-    parts = {"video": ({"type": "video"}, VIDEO_TOKEN), "audio": ({"type": "audio"}, tokenizer.audio_token)}
+    # Otherwise render it for a text, for frames and for audio.
+    text = {"type": "text", "text": _SENTINEL}
+    rendered: dict[str, Any] = {}
+    for name in _PROMPT_NAMES:
+        rendered[name] = _rendered(tokenizer, texts.get(name), text, _SENTINEL)
     document = texts.get("document_prompt")
-    prompts: dict[str, Any] = {name: _rendered(tokenizer, texts.get(name), *text) for name in _PROMPT_NAMES}
-    media = {_rendered(tokenizer, document, *part) for part in parts.values()}
-    if len(media) > 1:
+    video = _rendered(tokenizer, document, {"type": "video"}, VIDEO_TOKEN)
+    audio = _rendered(tokenizer, document, {"type": "audio"}, tokenizer.audio_token)
+    if video != audio:
         raise ValueError(
-            f"The chat template of {encoder.name} treats video and audio differently: {sorted(media)}. Pass the "
-            "prompts yourself."
+            f"The chat template of {encoder.name} treats video and audio differently: {sorted([video, audio])}. Pass "
+            "the prompts yourself."
         )
-    prompts["media_prompt"] = media.pop()
+    rendered["media_prompt"] = video
+    # A template may contain the first token, which the tokenizer must not add again.
     first = tokenizer.bos_token or _SENTINEL
-    adds = not all(prompt.startswith(first) for prompt in prompts.values())
-    return prompts | {"add_special_tokens": adds}
+    rendered["add_special_tokens"] = not all(prompt.startswith(first) for prompt in rendered.values())
+    return rendered
 
 
 def processor_from_joint_encoder(
@@ -155,25 +183,28 @@ def processor_from_joint_encoder(
     """
     check_modalities(modalities)
     encoder = _encoder_of(name_or_path, revision)
-    said = encoder.read(_SENTENCE_CONFIG)
+    sentence_config = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor
 
-        return ScalarSentenceProcessor.from_settings(said, modalities, **settings)
+        return ScalarSentenceProcessor.from_settings(sentence_config, modalities, **settings)
+    # The encoder's own tokenizer, feature extractor and settings of frames.
     options = {"revision": encoder.revision or "main", "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)
     if VIDEO_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
     frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
-    processing = said.get("processing_kwargs") or {}
+    processing = sentence_config.get("processing_kwargs") or {}
     frames |= processing.get("video", {})
-    longest = min(8192, tokenizer.model_max_length, said.get("max_seq_length") or 8192)
+    # Its limits and prompts, unless they are given.
+    longest = min(8192, tokenizer.model_max_length, sentence_config.get("max_seq_length") or 8192)
     own = {"max_length": longest, "max_text_length": longest, "max_subtitle_length": longest}
-    if (max_samples := processing.get("audio", {}).get("max_length")) is not None:
+    max_samples = processing.get("audio", {}).get("max_length")
+    if max_samples is not None:
         own["max_audio_seconds"] = max_samples / extractor.sampling_rate
     if not settings.keys() >= {"query_prompt", "document_prompt", "media_prompt"}:
-        own |= _prompts(encoder, said, tokenizer)
+        own |= _prompts(encoder, sentence_config, tokenizer)
     settings = own | {"modalities": modalities} | settings
     return ScalarJointProcessor(_image_processor(frames), extractor, tokenizer, **settings)
 

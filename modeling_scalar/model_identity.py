@@ -37,11 +37,11 @@ LIGHT = "light"
 LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
 """The modalities of a gallery of [`LIGHT`], each present in the clips that have it."""
 
-_PATIENCE = 2.0  # seconds
+_HUB_TIMEOUT = 2.0  # seconds
 _ROUTER_CONFIG = "router_config.json"
 _LARGEST_JSON = 50_000_000  # bytes
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_LIKE_LIGHT = (LIGHT, "all-minilm-l6-v2")  # it is looked for by the name of its text encoder too
+_LIGHT_NAMES = (LIGHT, "all-minilm-l6-v2")  # its own, and that of its text encoder
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 # Files that determine embeddings, in addition to weights.
 _CONFIGS = (
@@ -87,8 +87,9 @@ def read_object(path: Path, kind: type = dict) -> Any:
 def part_of(parameter: str) -> str:
     """Return the part of a model to which a parameter, or a weight of an adapter, belongs by name."""
     names = parameter.removeprefix("base_model.model.").split(".")
-    # A joint encoder has parts of its own.
-    return names[1] if names[0] == "backbone" else names[0]
+    if names[0] == "backbone":  # a joint encoder has parts of its own
+        return names[1]
+    return names[0]
 
 
 # Fingerprints -------------------------------------------------------------------------------------------------------
@@ -109,11 +110,11 @@ def _sha256(path: Path) -> str:
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense` or
     `text_0_Transformer`."""
-    found = []
+    files = []
     for part in (folder, *folder.glob("*[0-9]_*")):
         for pattern in patterns:
-            found += part.glob(pattern)
-    return sorted(found)
+            files += part.glob(pattern)
+    return sorted(files)
 
 
 def _digests(folder: Path, *others: str) -> dict[str, str]:
@@ -121,7 +122,10 @@ def _digests(folder: Path, *others: str) -> dict[str, str]:
     weights = _files(folder, _WEIGHTS)
     if not weights:
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
-    return {path.relative_to(folder).as_posix(): _sha256(path) for path in (*weights, *_files(folder, others))}
+    digests = {}
+    for path in (*weights, *_files(folder, others)):
+        digests[path.relative_to(folder).as_posix()] = _sha256(path)
+    return digests
 
 
 # The Hub ------------------------------------------------------------------------------------------------------------
@@ -130,7 +134,7 @@ def _digests(folder: Path, *others: str) -> dict[str, str]:
 @cache
 def _answers(endpoint: str, minute: int) -> bool:
     try:
-        get_session().head(endpoint, timeout=_PATIENCE)
+        get_session().head(endpoint, timeout=_HUB_TIMEOUT)
     except Exception:  # errors of any HTTP client
         return False
     return True
@@ -154,9 +158,10 @@ class ModelIdentity:
     """
 
     def __init__(self, name: str, revision: str | None = None):
-        self.name, self.revision = name, revision
+        self.name = name
+        self.revision = revision
         self._files: dict[str, Path | None] = {}
-        self._folder: Path | None = None
+        self._folder: Path | None = None  # with all files, once downloaded
 
     @property
     def is_folder(self) -> bool:
@@ -165,30 +170,37 @@ class ModelIdentity:
 
     def file(self, name: str) -> Path | None:
         """Return one of its files, downloaded if needed; `None` if it has no file of that name."""
-        if name not in self._files:
-            folder = Path(self.name) if self.is_folder else self._folder
-            if folder is None:
-                self._files[name] = self._file_of_hub(name)
-            else:
-                self._files[name] = folder / name if (folder / name).is_file() else None
-        return self._files[name]
+        if name in self._files:
+            return self._files[name]
+        folder = self._folder
+        if self.is_folder:
+            folder = Path(self.name)
+        path = None
+        if folder is None:
+            path = self._file_of_hub(name)
+        elif (folder / name).is_file():
+            path = folder / name
+        self._files[name] = path
+        return path
 
     def _file_of_hub(self, name: str) -> Path | None:
         from transformers.utils import cached_file
 
-        found = cached_file(
+        path = cached_file(
             self.name,
             name,
             revision=self.revision,
             local_files_only=not hub_answers(),
             _raise_exceptions_for_missing_entries=False,
         )
-        return None if found is None else Path(found)
+        return path and Path(path)
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the content of one of its JSON files, empty if missing; a ValueError names a damaged file."""
         path = self.file(name)
-        return {} if path is None else read_object(path)
+        if path is None:
+            return {}
+        return read_object(path)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -199,7 +211,7 @@ class ModelIdentity:
     def adapter(self) -> dict[str, Any] | None:
         """Its `adapter_config.json`, if it is an adapter."""
         path = self.file(ADAPTER_CONFIG)
-        return None if path is None else read_object(path)
+        return path and read_object(path)
 
     @property
     def is_configured(self) -> bool:
@@ -220,19 +232,24 @@ class ModelIdentity:
 
         if self.adapter is not None or self.is_configured:
             return None
-        family, modules = self.config.get("model_type"), self.file("modules.json")
+        family = self.config.get("model_type")
+        modules = self.file("modules.json")
         is_known = family in list(FAMILIES)  # a list compares what a dictionary could not hold
+        if is_known and (modules is None or self._is_plain(modules)):
+            return family
         if modules is None:
-            return family if is_known else None
-        return family if is_known and self._is_plain(modules) else SENTENCE_TRANSFORMERS
+            return None
+        return SENTENCE_TRANSFORMERS
 
     def _is_plain(self, modules_path: Path) -> bool:
         """Whether Sentence Transformers only averages the encoder's tokens."""
+        # Only the encoder, pooling, and perhaps normalisation.
         modules = read_object(modules_path, list)
         kinds = [module["type"].rpartition(".")[2] for module in modules]
         plain = ["Transformer", "Pooling"]
         if kinds not in (plain, [*plain, "Normalize"]) or modules[0].get("path"):
             return False
+        # Older folders have a switch for each mode of pooling instead of its name.
         pooling = self.read(f"{modules[1]['path']}/config.json")
         modes = [name for name, is_on in pooling.items() if name.startswith("pooling_mode_") and is_on]
         mode = pooling.get("pooling_mode", modes or "mean")
@@ -243,7 +260,11 @@ class ModelIdentity:
         """`"model"` if saved by this package, `"adapter"`, `"encoder"` if published, `None` for anything else."""
         if self.adapter is not None:
             return "adapter"
-        return "model" if self.is_configured else None if self.encoder is None else "encoder"
+        if self.is_configured:
+            return "model"
+        if self.encoder is not None:
+            return "encoder"
+        return None
 
     @property
     def is_joint(self) -> bool:
@@ -252,7 +273,9 @@ class ModelIdentity:
 
         if self.is_configured:
             return self.config["model_type"] == ScalarJointConfig.model_type
-        return self.encoder is not None if self.base is None else self.base.is_joint
+        if self.base is not None:
+            return self.base.is_joint
+        return self.encoder is not None
 
     @cached_property
     def base(self) -> "ModelIdentity | None":
@@ -278,13 +301,17 @@ class ModelIdentity:
         Raises:
             FileNotFoundError: If the Hub does not have it or cannot be reached.
         """
+        if self.is_folder:
+            return Path(self.name)
         if self._folder is None:
-            self._folder = Path(self.name) if self.is_folder else self._downloaded()
+            self._folder = self._downloaded()
         return self._folder
 
     def cached_if_offline(self) -> "ModelIdentity":
         """This one or, if the Hub does not answer, its cached download."""
-        return self if self.is_folder or hub_answers() else identify(self.download())
+        if self.is_folder or hub_answers():
+            return self
+        return identify(self.download())
 
     def _downloaded(self) -> Path:
         missing = f"There is no model folder {self.name!r}, and the Hub does not give it: "
@@ -303,8 +330,10 @@ class ModelIdentity:
     @cached_property
     def commit(self) -> str | None:
         """The commit loaded from the Hub, `None` for a folder."""
-        # The cache stores each commit in a folder of its name.
-        return None if self.is_folder or (path := self.file(CONFIG_NAME)) is None else path.parent.name
+        if self.is_folder:
+            return None
+        path = self.file(CONFIG_NAME)
+        return path and path.parent.name  # the cache stores each commit in a folder of its name
 
     @cached_property
     def fingerprint(self) -> str:
@@ -364,8 +393,9 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     if os.path.exists(model):
         raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
     if not _HUB_ID.fullmatch(str(model)):
-        is_near = get_close_matches(str(model).lower(), _LIKE_LIGHT, n=1)
-        hint = f" Did you mean {LIGHT!r}?" if is_near else ""
+        hint = ""
+        if get_close_matches(str(model).lower(), _LIGHT_NAMES, n=1):
+            hint = f" Did you mean {LIGHT!r}?"
         raise NoModelError(
             f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id, USER/NAME.{hint}"
         )
@@ -380,7 +410,9 @@ def default_device() -> "torch.device":
     import torch
 
     # Without the check, older versions return the accelerator that torch was built for, even if it is missing.
-    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator()
+    return torch.device("cpu")
 
 
 def device_of_name(name: str | None) -> "torch.device":
@@ -397,7 +429,9 @@ def device_of_name(name: str | None) -> "torch.device":
     available = ["cpu"]
     if torch.accelerator.is_available():
         kind = torch.accelerator.current_accelerator().type
-        available += [kind, *(f"{kind}:{index}" for index in range(torch.accelerator.device_count()))]
+        available.append(kind)
+        for index in range(torch.accelerator.device_count()):
+            available.append(f"{kind}:{index}")
     if name not in available:
         raise ValueError(f"The device must be one of this machine, {' or '.join(available)}, got {name!r}.")
     return torch.device(name)
@@ -430,8 +464,10 @@ def model_summary(model: "PreTrainedModel") -> str:
 
     precision = str(model.dtype).removeprefix("torch.")
     size = model.get_memory_footprint() / 1e9
-    name = f" ({torch.cuda.get_device_name(model.device)})" if model.device.type == "cuda" else ""
-    return f"{model.num_parameters():,} parameters in {precision}, {size:.2g} GB, on {model.device}{name}"
+    device = str(model.device)
+    if model.device.type == "cuda":
+        device += f" ({torch.cuda.get_device_name(model.device)})"
+    return f"{model.num_parameters():,} parameters in {precision}, {size:.2g} GB, on {device}"
 
 
 def load_plugins(names: Iterable[str]) -> None:

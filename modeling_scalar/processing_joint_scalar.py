@@ -59,8 +59,8 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase, size: int) -> re.Pattern
     for token in tokenizer.added_tokens_decoder.values():
         if token.special:
             special.add(str(token))
-    special -= {token for token in special if len(token) < 2}
-    longest_first = sorted(special, key=len, reverse=True)
+    # A token of one character cannot be broken by a space, and longer tokens may contain shorter ones.
+    longest_first = sorted([token for token in special if len(token) > 1], key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)))
 
 
@@ -104,7 +104,9 @@ class ScalarJointProcessor(ScalarProcessor):
         check_whole(max_length=max_length)
         self.max_length = max_length
         self.max_audio_seconds = max_audio_seconds
-        self.query_prompt, self.document_prompt, self.media_prompt = query_prompt, document_prompt, media_prompt
+        self.query_prompt = query_prompt
+        self.document_prompt = document_prompt
+        self.media_prompt = media_prompt
         self.add_special_tokens = add_special_tokens
         self.modalities = list(modalities)
         check_modalities(self.modalities)
@@ -124,10 +126,11 @@ class ScalarJointProcessor(ScalarProcessor):
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        names = ["", *(f"{name}_" for name in self.modalities)]
-        tokens = [f"{name}{key}" for name in names for key in ("input_ids", "attention_mask")]
+        names = ["input_ids", "attention_mask"]
+        for modality in self.modalities:
+            names += [f"{modality}_input_ids", f"{modality}_attention_mask"]
         media = ["pixel_values_videos", "video_position_ids", "input_features", "input_features_mask"]
-        return [*tokens, *media, "modality_mask"]
+        return [*names, *media, "modality_mask"]
 
     @property
     def sampling_rate(self) -> int:
@@ -176,10 +179,12 @@ class ScalarJointProcessor(ScalarProcessor):
         if isinstance(text, str):
             text = [text]
         if isinstance(text, Iterable):
-            text = [
-                with_prompt(self.query_prompt, as_words(item, self.tokenizer)) if isinstance(item, str) else item
-                for item in text
-            ]
+            prompted = []
+            for item in text:
+                if isinstance(item, str):
+                    item = with_prompt(self.query_prompt, as_words(item, self.tokenizer))
+                prompted.append(item)
+            text = prompted
         return super()._tokenize_captions(text, options, return_tensors)
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
@@ -191,7 +196,9 @@ class ScalarJointProcessor(ScalarProcessor):
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
         modality_mask = self._presence_of(clips)
-        data, present = {"modality_mask": modality_mask}, self._present(modality_mask)
+        present = self._present(modality_mask)
+        data = {"modality_mask": modality_mask}
+        # Frames as patches, and a sequence with a placeholder for each soft token.
         if "video" in present:
             has_video = present["video"]
             rows = self._process_videos(clips, has_video, training, generators)
@@ -200,6 +207,7 @@ class ScalarJointProcessor(ScalarProcessor):
             data["video_position_ids"] = scatter(has_video, places, -1)
             counts = [(len(row), self.image_processor.num_soft_tokens(row)) for row in rows]
             data |= self._sequences("video", has_video, clips, map(self._video_placeholder, counts))
+        # The same for audio, which is padded to the longest that the encoder reads.
         if "audio" in present:
             has_audio = present["audio"]
             sounds = [clip.waveform[: self.max_samples] for clip in compress(clips, has_audio)]
@@ -209,17 +217,25 @@ class ScalarJointProcessor(ScalarProcessor):
             data["input_features_mask"] = scatter(has_audio, mask)
             counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
             data |= self._sequences("audio", has_audio, clips, map(self._audio_placeholder, counts))
-        for name in (name for name in present if kind_of(name) == "text"):
-            here = list(compress(clips, present[name]))
-            texts = [with_prompt(self.document_prompt, as_words(clip.text_of(name), self.tokenizer)) for clip in here]
+        # Texts, without special tokens of their own.
+        for name, has_text in present.items():
+            if kind_of(name) != "text":
+                continue
+            texts = []
+            for clip in compress(clips, has_text):
+                words = as_words(clip.text_of(name), self.tokenizer)
+                texts.append(with_prompt(self.document_prompt, words))
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
-            data |= self._token_rows(name, present[name], tokens)
+            data |= self._token_rows(name, has_text, tokens)
         return data
 
     def _present(self, modality_mask: torch.Tensor) -> dict[str, torch.Tensor]:
         """By modality which clips have it, without those that none has."""
-        columns = zip(self.modalities, modality_mask.unbind(dim=1), strict=True)
-        return {name: column for name, column in columns if column.any()}
+        present = {}
+        for name, column in zip(self.modalities, modality_mask.unbind(dim=1), strict=True):
+            if column.any():
+                present[name] = column
+        return present
 
     def _video_placeholder(self, counts: tuple[int, int]) -> str:
         num_frames, num_tokens = counts
@@ -235,12 +251,12 @@ class ScalarJointProcessor(ScalarProcessor):
         texts = [with_prompt(self.media_prompt, placeholder) for placeholder in placeholders]
         tokens = self._tokenize(texts, {"truncation": False})
         lengths = tokens["attention_mask"].sum(dim=1).tolist()
-        less = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}
+        settings = {"video": "`num_frames`", "audio": "`max_audio_seconds`"}
         for clip, length in zip(compress(clips, present), lengths, strict=True):
             if length > self.max_length:
                 raise ValueError(
                     f"{clip.path or 'A clip'}: its {name} takes {length} tokens, but the encoder reads "
-                    f"{self.max_length} at most. Lower {less[name]}."
+                    f"{self.max_length} at most. Lower {settings[name]}."
                 )
         return self._token_rows(name, present, tokens)
 

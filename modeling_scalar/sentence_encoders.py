@@ -34,8 +34,11 @@ _TEXT_INPUTS = ("input_ids", "attention_mask")
 
 
 def _inputs_of(name: str) -> tuple[str, ...]:
-    media = {"video": ("video_frames",), "audio": ("audio_waveforms",)}
-    return media[name] if name in media else tuple(f"{name}_{key}" for key in _TEXT_INPUTS)
+    if name == "video":
+        return ("video_frames",)
+    if name == "audio":
+        return ("audio_waveforms",)
+    return (f"{name}_input_ids", f"{name}_attention_mask")
 
 
 def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,8 +49,10 @@ def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
-    rows = zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True)
-    return [bytes(row[mask].tolist()).decode() for row, mask in rows]
+    texts = []
+    for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
+        texts.append(bytes(row[mask].tolist()).decode())
+    return texts
 
 
 def _sampling_rates(encoder: "SentenceTransformer") -> list[int]:
@@ -68,17 +73,24 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
     """
     if not encoder.supports("text"):
         raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
-    has = {kind: encoder.supports(kind) for kind in _KINDS}
+    # Audio is read at one rate only.
+    supports = {kind: encoder.supports(kind) for kind in _KINDS}
     for rate in _sampling_rates(encoder):
-        if has["audio"] and rate != SAMPLING_RATE:
+        if supports["audio"] and rate != SAMPLING_RATE:
             logger.warning(f"{name} expects audio at {rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
-            has["audio"] = False
-    if lacking := [modality for modality in wanted if not has[kind_of(modality)]]:
-        logger.warning(f"{name} does not support {', '.join(lacking)}, which is left out of every clip.")
-    found = [modality for modality in wanted if has[kind_of(modality)]]
-    if not found:
+            supports["audio"] = False
+    supported = []
+    others = []
+    for modality in wanted:
+        if supports[kind_of(modality)]:
+            supported.append(modality)
+        else:
+            others.append(modality)
+    if others:
+        logger.warning(f"{name} does not support {', '.join(others)}, which is left out of every clip.")
+    if not supported:
         raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoder.modalities}.")
-    return found
+    return supported
 
 
 class ScalarSentenceModel(JointEncoderModel):
@@ -145,8 +157,8 @@ class ScalarSentenceModel(JointEncoderModel):
     ) -> "ScalarSentenceModel":
         """Build a model on a loaded SentenceTransformer; see `from_folder`."""
         fields = {"projection_dim": encoder.get_embedding_dimension()} | config_kwargs
-        found = supported_modalities(encoder, name, modalities)
-        return cls(ScalarJointConfig(modalities=found, **fields), encoder).eval()
+        supported = supported_modalities(encoder, name, modalities)
+        return cls(ScalarJointConfig(modalities=supported, **fields), encoder).eval()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Not supported: the model is only the published encoder."""
@@ -155,7 +167,9 @@ class ScalarSentenceModel(JointEncoderModel):
     def get_input_embeddings(self) -> torch.nn.Module:
         """Return the embeddings of tokens; a NotImplementedError if the encoder exposes none."""
         network = self.encoder.transformers_model
-        return super().get_input_embeddings() if network is None else network.get_input_embeddings()
+        if network is None:
+            return super().get_input_embeddings()
+        return network.get_input_embeddings()
 
     def inputs_of(self, name: str) -> tuple[str, ...]:
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
@@ -163,7 +177,9 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def take_rows(self, rows: Rows, values: Any) -> Any:
         """Select the rows of clips that have a modality, of a tensor or a list."""
-        return rows.take(values) if isinstance(values, torch.Tensor) else [values[i] for i in rows.index.tolist()]
+        if isinstance(values, torch.Tensor):
+            return rows.take(values)
+        return [values[index] for index in rows.index.tolist()]
 
     def _words(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
         tokenizer = getattr(self.encoder, "tokenizer", None)
@@ -173,7 +189,13 @@ class ScalarSentenceModel(JointEncoderModel):
         """Mark as text what the library would take for the address of a file, and open."""
         from sentence_transformers.base.modality import infer_modality
 
-        return [text if infer_modality(text) == "text" else {"text": text} for text in texts]
+        marked = []
+        for text in texts:
+            if infer_modality(text) == "text":
+                marked.append(text)
+            else:
+                marked.append({"text": text})
+        return marked
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
@@ -190,7 +212,8 @@ class ScalarSentenceModel(JointEncoderModel):
         elif name == "audio":
             items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
         else:
-            items = self._as_texts(self._words(*(inputs[key] for key in self.inputs_of(name))))
+            texts = self._words(inputs[f"{name}_input_ids"], inputs[f"{name}_attention_mask"])
+            items = self._as_texts(texts)
         return self.encoder.encode_document(items, **options).clone()
 
 
@@ -225,24 +248,28 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
 
     @classmethod
     def from_settings(
-        cls, said: Mapping[str, Any], modalities: Iterable[str], **settings: Any
+        cls, config: Mapping[str, Any], modalities: Iterable[str], **settings: Any
     ) -> "ScalarSentenceProcessor":
         """
         Build the processor of a folder.
 
         Args:
-            said (`dict`): The content of `sentence_bert_config.json`; all modalities if it names none.
+            config (`dict`): The content of `sentence_bert_config.json`; all modalities if it names none.
             modalities (`list[str]`): The requested modalities.
             settings: See the constructor.
         """
-        known = said.get("modality_config")
-        modalities = [name for name in modalities if not known or kind_of(name) in known]
-        return cls(**{"modalities": modalities, "max_text_length": said.get("max_seq_length")} | settings)
+        known = config.get("modality_config")
+        if known:
+            modalities = [name for name in modalities if kind_of(name) in known]
+        return cls(**{"modalities": modalities, "max_text_length": config.get("max_seq_length")} | settings)
 
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""
-        return [*_TEXT_INPUTS, *(key for name in self.modalities for key in _inputs_of(name)), "modality_mask"]
+        names = list(_TEXT_INPUTS)
+        for modality in self.modalities:
+            names += _inputs_of(modality)
+        return [*names, "modality_mask"]
 
     def _read_video(self, clip: Clip, *arguments: Any, **options: Any) -> None:
         super()._read_video(clip, *arguments, **options | {"processed": False})
@@ -264,20 +291,23 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         modality_mask = self._presence_of(clips)
         data: dict[str, Any] = {"modality_mask": modality_mask}
         for name, present in self._present(modality_mask).items():
+            is_text = kind_of(name) == "text"
+            # One row per clip; the library reads only those that are present.
             rows = []
-            for clip, generator, is_here in zip(clips, generators, present.tolist(), strict=True):
-                if kind_of(name) == "text":
-                    rows.append(clip.text_of(name) if is_here else "")
-                elif not is_here:
-                    rows.append(None)
-                elif name == "video":
-                    rows.append(take_frames(clip.frames, self._num_frames(training), training, generator))
-                else:
-                    rows.append(clip.waveform[: self.max_samples])
-            if kind_of(name) == "text":
-                data |= dict(zip(_inputs_of(name), _to_bytes(rows), strict=True))
+            for clip, generator, is_present in zip(clips, generators, present.tolist(), strict=True):
+                row = None
+                if is_present and is_text:
+                    row = clip.text_of(name)
+                elif is_present and name == "video":
+                    row = take_frames(clip.frames, self._num_frames(training), training, generator)
+                elif is_present:
+                    row = clip.waveform[: self.max_samples]
+                rows.append(row)
+            if is_text:
+                encoded = _to_bytes([text or "" for text in rows])
+                data |= dict(zip(_inputs_of(name), encoded, strict=True))
             else:
-                data |= {key: rows for key in _inputs_of(name)}
+                data |= dict.fromkeys(_inputs_of(name), rows)
         return data
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:

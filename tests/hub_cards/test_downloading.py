@@ -68,7 +68,7 @@ def silent(hub, monkeypatch):
     """A Hub that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("modeling_scalar.model_identity._PATIENCE", 0.2)
+        monkeypatch.setattr("modeling_scalar.model_identity._HUB_TIMEOUT", 0.2)
         yield
 
 
