@@ -18,8 +18,14 @@ def compose(
     Raises:
         ValueError: If weights are missing.
     """
-    towers = {name: _load_tower(tower, name) for name, tower in (("vision", vision), ("audio", audio), ("text", text))}
-    config = ScalarConfig(**{f"{name}_config": tower.config for name, tower in towers.items()}, **fields)
+    towers = {
+        "vision": _load_tower(vision, "vision"),
+        "audio": _load_tower(audio, "audio"),
+        "text": _load_tower(text, "text"),
+    }
+    for name, tower in towers.items():
+        fields[f"{name}_config"] = tower.config
+    config = ScalarConfig(**fields)
     model = ScalarModel(config)
     for name, tower in towers.items():
         setattr(model, f"{name}_model", adapt_tower(tower, getattr(config, f"{name}_pooling")))
@@ -30,8 +36,11 @@ def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
     if isinstance(tower, PreTrainedModel):
         return tower
     config = AutoConfig.from_pretrained(tower)
+    # Of a dual encoder such as CLIP only one half is used.
     is_dual = hasattr(config, f"{name}_config")
-    tower_class = AutoModel if is_dual else TOWERS.get(config.model_type, AutoModel)
+    tower_class = AutoModel
+    if not is_dual:
+        tower_class = TOWERS.get(config.model_type, AutoModel)
     model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
     # Poolers are dropped unless requested, and cross-attention is new for an encoder's weights.
     missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]
@@ -40,7 +49,9 @@ def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
             f"{tower} lacks {len(missing)} weights of {type(model).__name__}, such as {sorted(missing)[:3]}, so it is "
             f"not a checkpoint of it. Load the {name} encoder yourself and pass the model."
         )
-    return getattr(model, f"{name}_model") if is_dual else model
+    if is_dual:
+        return getattr(model, f"{name}_model")
+    return model
 
 
 __all__ = ["compose"]

@@ -105,20 +105,22 @@ class ScalarJointConfig(PreTrainedConfig):
         check_weighing(self)
         if self.backbone_config is None:
             return
+        # A known family, with a tower for each modality that is not text.
         family = FAMILIES.get(self.backbone_config.model_type)
         if family is None:
             raise ValueError(
                 f"`backbone_config` must be that of a joint encoder, one of {tuple(FAMILIES)}, got "
                 f"{self.backbone_config.model_type!r}."
             )
-        lacking = [
-            name
-            for name, tower in family.towers.items()
-            if name in self.modalities and getattr(self.backbone_config, tower) is None
-        ]
-        if lacking:
-            raise ValueError(f"`modalities` names {lacking}, but `backbone_config` has no tower for them.")
-        if not 1 <= self.projection_dim <= (width := encoder_width(self.backbone_config)):
+        without_tower = []
+        for name, tower in family.towers.items():
+            if name in self.modalities and getattr(self.backbone_config, tower) is None:
+                without_tower.append(name)
+        if without_tower:
+            raise ValueError(f"`modalities` names {without_tower}, but `backbone_config` has no tower for them.")
+        # Matryoshka: the first components of a vector can be an embedding.
+        width = encoder_width(self.backbone_config)
+        if not 1 <= self.projection_dim <= width:
             raise ValueError(
                 f"`projection_dim` must be between 1 and the encoder's dimension {width}, got {self.projection_dim}."
             )

@@ -12,8 +12,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .scores_scalar import CALIBRATION, ScoreOptions, check_calibration
 from .scores_scalar import PAPER_MODALITIES as MODALITIES
+from .scores_scalar import ScoreOptions, check_calibration
 
 POOLINGS = ("cls", "mean", "pooler")
 
@@ -36,7 +36,7 @@ def in_package(name: str) -> ModuleType:
 def check_weighing(config: PreTrainedConfig) -> None:
     """Raise a ValueError unless the weighting fields are in range and have one value for each modality."""
     ScoreOptions(config.query_temperature)
-    check_calibration(**{name: getattr(config, name) for name in CALIBRATION}, modalities=config.modalities)
+    check_calibration(config.modality_scale, config.modality_offset, config.modalities)
 
 
 @strict
@@ -145,7 +145,8 @@ class ScalarConfig(PreTrainedConfig):
         # transformers applies a spec's `init_kwargs` only if the whole sub-config is missing. A partial dict without a
         # `model_type` means "the default tower with these changes" and must keep them: a text tower without
         # `is_causal=False` would embed every caption alike.
-        self.condition_on, self.modalities = list(self.condition_on), list(self.modalities)
+        self.condition_on = list(self.condition_on)
+        self.modalities = list(self.modalities)
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
             if isinstance(sub_config, dict) and "model_type" not in sub_config:
@@ -157,12 +158,16 @@ class ScalarConfig(PreTrainedConfig):
         check_weighing(self)
         if tuple(self.modalities) != MODALITIES:
             raise ValueError(f"`modalities` of three towers must be {MODALITIES}, got {self.modalities!r}.")
-        if not self.condition_on or list(self.condition_on) != [n for n in MODALITIES if n in self.condition_on]:
+        # The cross-encoder reads condition tokens in this order.
+        in_order = [name for name in MODALITIES if name in self.condition_on]
+        if not self.condition_on or list(self.condition_on) != in_order:
             raise ValueError(
                 f"`condition_on` must be some of {MODALITIES}, each once and in this order, got {self.condition_on!r}."
             )
+        # Pooling that a tower does not have would give a meaningless vector.
         for tower in ("vision", "audio", "text"):
-            pooling, model_type = getattr(self, f"{tower}_pooling"), getattr(self, f"{tower}_config").model_type
+            pooling = getattr(self, f"{tower}_pooling")
+            model_type = getattr(self, f"{tower}_config").model_type
             if pooling not in POOLINGS:
                 raise ValueError(f"`{tower}_pooling` must be one of {POOLINGS}, got {pooling!r}.")
             if pooling == "cls" and model_type in _WITHOUT_CLASS_TOKEN | _CAUSAL_TEXT:
@@ -170,6 +175,7 @@ class ScalarConfig(PreTrainedConfig):
                     f"`{tower}_pooling='cls'` needs a class token, but the first token of a {model_type!r} tower is "
                     "not one. Use 'mean' or 'pooler'."
                 )
+        # BERT with cross-attention is a decoder in transformers, but must read in both directions.
         text = self.text_config
         if getattr(text, "is_decoder", False) and getattr(text, "is_causal", True):
             raise ValueError(

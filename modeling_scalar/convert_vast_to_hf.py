@@ -147,14 +147,17 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
             f"{path} is not a checkpoint of plain tensors that PyTorch 1.6 or newer saved: it is damaged, or holds "
             "other objects, which are never unpickled. Copy it again, or save only its state dict with `torch.save`."
         ) from error
+    # Training scripts save the state dict alone or next to other things.
     if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
         state = state["model"]
-    if not isinstance(state, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
-    ):
-        raise ValueError(f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}.")
+    problem = f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}."
+    if not isinstance(state, Mapping):
+        raise ValueError(problem)
+    # Older names of the same towers.
     renamed = {}
     for key, value in state.items():
+        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(problem)
         name = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
         name = name.replace("clip_model", "vision_encoder").removeprefix("module.")
         renamed[name] = value
@@ -195,11 +198,14 @@ def convert_state_dict(
     Raises:
         ValueError: For a key that the original network does not have, or a position table that differs by layer.
     """
+    # The names and shapes of the model, without memory for its weights.
     with torch.device("meta"):
         expected = ScalarModel(config).state_dict()
-    converted, unused = {}, []
+    converted = {}
+    unused = []
     for key, value in state.items():
         value = value.detach().to(torch.float32)
+        # One projection becomes three, of which an adapter can change two.
         fused = _QKV.fullmatch(key)
         if fused:
             for part, weight in zip(("query", "key", "value"), value.chunk(3), strict=True):
@@ -216,6 +222,7 @@ def convert_state_dict(
         if name is None:
             unused.append(key)
             continue
+        # Embeddings without the axes that broadcast over a batch, for as many positions as the model has.
         if name.endswith("_condition.position_embedding"):
             value = value.squeeze(0)
         elif name.endswith("_condition.type_embedding"):
@@ -233,7 +240,9 @@ def _resize(key: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     if key.endswith("_condition.position_embedding") and value.shape[1] == shape[1]:
         return nn.functional.interpolate(value.T[None], size=shape[0], mode="nearest")[0].T
     if key == "vision_model.embeddings.position_embedding" and value.shape[2] == shape[2]:
-        old, new = (round((length - 1) ** 0.5) for length in (value.shape[1], shape[1]))
+        # All but the class token's lie on a square grid.
+        old = round((value.shape[1] - 1) ** 0.5)
+        new = round((shape[1] - 1) ** 0.5)
         grid = value[:, 1:].unflatten(1, (old, old)).permute(0, 3, 1, 2)
         grid = nn.functional.interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
         return torch.cat([value[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
@@ -268,14 +277,19 @@ def convert(
     output = Path(output)
     if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
         raise ValueError(f"{output} already exists. Choose a new folder, or remove it.")
-    loaded = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+    # Read everything before anything is written.
+    loaded_tokenizer = None
+    if tokenizer is not None:
+        loaded_tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     state = read_checkpoint(checkpoint)
+    # The paper's sizes, with as many positions as the file has.
     if config is None:
         config = ScalarConfig()
         for name, key in _COUNTED.items():
             if key in state:
                 setattr(config, name, state[key].shape[1])
     config.has_concat_heads = concat_heads
+    # Strict: a missing key is an error, never a random weight.
     try:
         converted, unused = convert_state_dict(state, config)
         with torch.device("meta"):
@@ -286,12 +300,14 @@ def convert(
             f"{checkpoint} does not fit this network; nothing was written. If its sizes are not the paper's, pass "
             f"`--config`. {error}"
         ) from error
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")  # renamed when complete
+    # Write to a hidden folder, which gets its name once it is complete.
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         model.save_pretrained(temporary)
-        if loaded is not None:
+        if loaded_tokenizer is not None:
             images = ScalarImageProcessor(image_size=config.vision_config.image_size)
-            ScalarProcessor(images, ScalarFeatureExtractor(), loaded).save_pretrained(temporary)
+            processor = ScalarProcessor(images, ScalarFeatureExtractor(), loaded_tokenizer)
+            processor.save_pretrained(temporary)
         os.replace(temporary, output)
     except SafetensorError as error:  # for example of a full disk, without errno
         raise OSError(f"{output} could not be written: {error}. No files were left there.") from error

@@ -39,13 +39,20 @@ class _SameConv(nn.Conv2d):
     it. It holds for even sizes, which all of this network's are."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1):
-        even = (kernel - 1) // 2 if stride == 1 else 0
-        super().__init__(inputs, outputs, kernel, stride, padding=even, groups=groups)
-        before = (kernel - stride) // 2
-        self.margins = None if stride == 1 else (before, kernel - stride - before) * 2
+        padding = 0
+        margins = None
+        if stride == 1:
+            padding = (kernel - 1) // 2
+        else:
+            before = (kernel - stride) // 2
+            margins = (before, kernel - stride - before) * 2
+        super().__init__(inputs, outputs, kernel, stride, padding=padding, groups=groups)
+        self.margins = margins
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return super().forward(values if self.margins is None else pad(values, self.margins))
+        if self.margins is not None:
+            values = pad(values, self.margins)
+        return super().forward(values)
 
 
 class _Block(nn.Module):
@@ -54,15 +61,21 @@ class _Block(nn.Module):
     def __init__(self, kernel: int, stride: int, expansion: int, inputs: int, outputs: int):
         super().__init__()
         width = inputs * expansion
-        self.expand_conv = _SameConv(inputs, width) if expansion > 1 else None
+        self.expand_conv = None
+        if expansion > 1:
+            self.expand_conv = _SameConv(inputs, width)
         self.depthwise_conv = _SameConv(width, width, kernel, stride, groups=width)
         self.project_conv = _SameConv(width, outputs)
         self.is_residual = stride == 1 and inputs == outputs
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        wide = values if self.expand_conv is None else relu6(self.expand_conv(values))
-        found = self.project_conv(relu6(self.depthwise_conv(wide)))
-        return values + found if self.is_residual else found
+        wide = values
+        if self.expand_conv is not None:
+            wide = relu6(self.expand_conv(values))
+        projected = self.project_conv(relu6(self.depthwise_conv(wide)))
+        if self.is_residual:
+            return values + projected
+        return projected
 
 
 class EfficientNetLite0(nn.Module):
@@ -98,6 +111,7 @@ def fold_norms(published: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
     """
     folded = {}
     for name, weight in published.items():
+        # `_blocks.0._depthwise_conv` becomes `blocks.0.depthwise_conv`.
         path, _, kind = name.rpartition(".")
         parent, _, layer = path.rpartition(".")
         ours = path.replace("_", "", 1).replace("._", ".")
@@ -105,10 +119,10 @@ def fold_norms(published: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
             folded[f"{ours}.{kind}"] = weight
         elif layer in _NORMS:
             norm = f"{parent}.{_NORMS[layer]}".lstrip(".")
-            scale, shift, mean, variance = (
-                published[f"{norm}.{part}"].double() for part in ("weight", "bias", "running_mean", "running_var")
-            )
-            scale = scale / (variance + _NORM_EPS).sqrt()
+            mean = published[f"{norm}.running_mean"].double()
+            variance = published[f"{norm}.running_var"].double()
+            shift = published[f"{norm}.bias"].double()
+            scale = published[f"{norm}.weight"].double() / (variance + _NORM_EPS).sqrt()
             folded[f"{ours}.weight"] = (weight.double() * scale[:, None, None, None]).float()
             folded[f"{ours}.bias"] = (shift - mean * scale).float()
     return folded

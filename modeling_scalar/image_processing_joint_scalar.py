@@ -26,12 +26,14 @@ def patch_grid(height: int, width: int, max_patches: int, patch_size: int, pooli
         `tuple[int, int]`: The largest counts that roughly keep the proportions of the picture. A side that would be
         zero gets one square, and the other at most as many as the budget allows.
     """
+    # Scale the picture until it has as many patches as allowed, then round down to whole squares.
     factor = math.sqrt(max_patches * patch_size**2 / (height * width))
     step = pooling * patch_size
     rows = math.floor(factor * height / step)
     columns = math.floor(factor * width / step)
     if not rows and not columns:
         raise ValueError(f"A budget of {max_patches} patches is too small for a square of {pooling} by {pooling}.")
+    # A very flat or narrow picture gets one square across.
     most = max_patches // pooling**2
     if not rows:
         rows = 1

@@ -40,6 +40,13 @@ def frame_indices(
 
     Returns:
         `list[int]` of length `num_frames`, ascending.
+
+    Example:
+
+        >>> frame_indices(10, 3)  # of the chunks 0 to 3, 4 to 6 and 7 to 9
+        [1, 5, 8]
+        >>> frame_indices(2, 4)  # the last one is repeated
+        [0, 1, 1, 1]
     """
     if training and generator is None:
         raise ValueError("`training=True` draws at random: pass a seeded `generator=torch.Generator()`.")
@@ -88,6 +95,7 @@ def to_frames(frames: Any) -> np.ndarray:
 
 
 def _channels_last(item: Any) -> np.ndarray:
+    # A Pillow image, a tensor on any device, or an array.
     if hasattr(item, "getbands"):
         item = item.convert("RGB")
     if isinstance(item, torch.Tensor):
@@ -99,6 +107,7 @@ def _channels_last(item: Any) -> np.ndarray:
             f"The frames of a video must be uint8 RGB in 0..255, got {item.dtype}. If they are floats in [0, 1], "
             "convert them: `(frames * 255).round()` as uint8."
         )
+    # Either layout, told apart by the axis of length 3.
     array = np.asarray(item)
     if array.ndim not in (3, 4) or 3 not in (array.shape[-1], array.shape[-3]) or 0 in array.shape:
         raise ValueError(
@@ -250,6 +259,7 @@ class ScalarImageProcessor(ClipImageProcessor):
 
     def _draw_crop(self, height: int, width: int, generator: torch.Generator) -> tuple:
         """Draw a square, as an index of frames `(..., height, width)`."""
+        # A share of the area, then a place where that square fits.
         low, high = self.train_crop_scale
         short = min(height, width)
         for _ in range(10):
@@ -305,6 +315,7 @@ class ScalarImageProcessor(ClipImageProcessor):
         processor = self.replace(**kwargs)
         if not isinstance(images, (list, tuple)) and getattr(images, "ndim", None) != 5:
             images = [images]
+        # Without a generator, because nothing is random here.
         rows = [processor.process_frames(clip) for clip in images]
         counts = [len(row) for row in rows]
         if len(set(counts)) != 1:

@@ -49,6 +49,7 @@ def model_from_joint_encoder(
     Raises:
         ValueError: If it is not a joint encoder, weights are missing, or it does not support `dtype`.
     """
+    # Check before anything is loaded, which takes long.
     encoder = _encoder_of(name_or_path, revision)
     check_modalities(modalities)
     if config_kwargs:
@@ -105,6 +106,7 @@ def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> d
 
 def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
     """Adopt the settings of an encoder's own video processor, if it prepares pictures as this package does."""
+    # Whatever else it may do to pictures would change the embeddings.
     expected = {"do_resize": True, "do_rescale": True, "do_normalize": True, "resample": _BICUBIC}
     wrong = {}
     for name, value in expected.items():

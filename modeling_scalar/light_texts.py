@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch.nn.functional import embedding, gelu, layer_norm, linear, normalize, scaled_dot_product_attention
 
-_WIDTH, _NUM_LAYERS, _NUM_HEADS = 384, 6, 12
+_WIDTH = 384
+_NUM_LAYERS = 6
+_NUM_HEADS = 12
 _NORM_EPS = 1e-12
 _MAX_TOKENS = 256  # longer texts are cut
-_AT_ONCE = 32  # texts in a batch
+_BATCH_SIZE = 32  # texts
 
 
 class LightTextEncoder:
@@ -36,7 +38,8 @@ class LightTextEncoder:
         return linear(states, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def _norm(self, name: str, states: torch.Tensor) -> torch.Tensor:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        weight = self.weights[f"{name}.weight"]
+        bias = self.weights[f"{name}.bias"]
         return layer_norm(states, (_WIDTH,), weight, bias, _NORM_EPS)
 
     def _layer(self, name: str, states: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
@@ -45,9 +48,9 @@ class LightTextEncoder:
         for part in ("query", "key", "value"):
             values = self._linear(f"{name}.attention.self.{part}", states)
             heads.append(values.unflatten(-1, (_NUM_HEADS, -1)).transpose(1, 2))  # (texts, heads, tokens, width)
-        found = scaled_dot_product_attention(*heads, attn_mask=is_token[:, None, None])
-        found = self._linear(f"{name}.attention.output.dense", found.transpose(1, 2).flatten(2))
-        states = self._norm(f"{name}.attention.output.LayerNorm", states + found)
+        attended = scaled_dot_product_attention(*heads, attn_mask=is_token[:, None, None])
+        attended = self._linear(f"{name}.attention.output.dense", attended.transpose(1, 2).flatten(2))
+        states = self._norm(f"{name}.attention.output.LayerNorm", states + attended)
         hidden = gelu(self._linear(f"{name}.intermediate.dense", states))
         return self._norm(f"{name}.output.LayerNorm", states + self._linear(f"{name}.output.dense", hidden))
 
@@ -68,8 +71,10 @@ class LightTextEncoder:
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed texts, `(texts, 384)`, of unit norm."""
-        batches = [texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE)]
-        return torch.cat([self._embed_batch(batch) for batch in batches])
+        embeds = []
+        for start in range(0, len(texts), _BATCH_SIZE):
+            embeds.append(self._embed_batch(texts[start : start + _BATCH_SIZE]))
+        return torch.cat(embeds)
 
 
 __all__ = ["LightTextEncoder"]

@@ -46,8 +46,10 @@ def _naming(name: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and name in str(error):
             raise
-        kind = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
-        raise ValueError(f"{name} cannot be loaded: {kind}{error}") from error
+        reason = str(error)
+        if not isinstance(error, (OSError, ValueError)):  # the message of a KeyError is only the key
+            reason = f"{type(error).__name__}: {reason}"
+        raise ValueError(f"{name} cannot be loaded: {reason}") from error
 
 
 def _without_bar(make: Callable[..., Any], arguments: tuple, options: dict[str, Any]) -> Any:
@@ -128,14 +130,22 @@ def _load_weights(
     base: ModelIdentity, config: ScalarConfig | ScalarJointConfig, may_add: bool, options: dict
 ) -> ScalarRetrievalModel:
     """Load the weights of a base; only modules that a run adds may be initialised."""
-    kind = _MODELS[config.model_type]
-    heads = ("_head",) if kind is ScalarJointModel else ()
+    model_class = _MODELS[config.model_type]
     options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
     with quietly():
-        model, info = kind.from_pretrained(base.name, config=config, **options)
+        model, info = model_class.from_pretrained(base.name, config=config, **options)
+    # What may be missing from the weights, and what the configuration may leave out.
+    added = _ADDED_MODULES
+    optional = _OPTIONAL_MODULES
+    if model_class is ScalarJointModel:
+        added += ("_head",)
+        optional += ("_head",)
+    if not may_add:
+        added = ()
+    # Anything else would be random, or unused without a warning.
     for keys, allowed, problem in (
-        (info["missing_keys"], (*_ADDED_MODULES, *heads) if may_add else (), "lacks {} weights of the model"),
-        (info["unexpected_keys"], (*_OPTIONAL_MODULES, *heads), "holds {} weights that are not in its config.json"),
+        (info["missing_keys"], added, "lacks {} weights of the model"),
+        (info["unexpected_keys"], optional, "holds {} weights that are not in its config.json"),
     ):
         wrong = sorted(key for key in keys if not key.split(".")[0].endswith(allowed))
         if wrong:
@@ -194,8 +204,13 @@ def load_model(
         identity = identity.cached_if_offline()
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
-        options = {} if dtype is None else {"dtype": dtype}
-        base = identity if identity.base is None else identity.base.cached_if_offline()
+        options = {}
+        if dtype is not None:
+            options["dtype"] = dtype
+        base = identity
+        if identity.base is not None:
+            base = identity.base.cached_if_offline()
+        # An encoder as published, heads on one, or a model that was saved here.
         if identity.encoder is not None:
             with quietly():  # about modules that a run adds to the encoder; the rest is checked
                 model = model_from_joint_encoder(identity, **options, **config_overrides)
@@ -215,7 +230,10 @@ def _load_saved(
     identity: ModelIdentity, base: ModelIdentity, overrides: dict[str, Any], options: dict[str, Any]
 ) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
     """Load a model that was saved whole, or an adapter on one."""
-    configured = base if identity.file(CONFIG_NAME) is None else identity
+    # An adapter may have a configuration of its own.
+    configured = identity
+    if identity.file(CONFIG_NAME) is None:
+        configured = base
     config = load_config(configured, overrides)
     processor = load_processor(identity.name)
     if "modalities" in overrides:

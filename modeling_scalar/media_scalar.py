@@ -218,6 +218,7 @@ def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaErro
 
 def what_is_missing(path: AnyPath, container: Any, stream: Any, packets: "Packets") -> MediaError | None:
     """The error of a stream of which fewer packets came than the container promises, if so."""
+    # Containers say how many packets a stream has, each in its own way.
     kind = container.format.name
     promised = stream.frames
     if "mp4" in kind and (len(packets) or stream.index_entries):
@@ -412,6 +413,7 @@ def find_sidecar(path: AnyPath) -> Path | None:
     and the extension, as `film.en.srt`, unless it belongs to a media file with a longer name. The shortest name is
     used, of equally short ones the first in alphabetical order; case does not matter."""
     folder, name = os.path.split(os.path.abspath(path))
+    # List the folder once for all its files, again when it has changed.
     try:
         changed = os.stat(folder).st_mtime_ns
         now = time.time_ns()
@@ -472,6 +474,7 @@ def _decoded_text(path: AnyPath, content: bytes) -> str:
 def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
     """The cues of a SubRip, WebVTT or SubStation Alpha file, without markup."""
     text = _decoded_text(path, content)
+    # By content, because extensions are often wrong; without a mark it is SubRip.
     kind = "srt"
     if text.startswith("WEBVTT"):
         kind = "webvtt"
@@ -483,6 +486,7 @@ def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
     except av.FFmpegError as error:
         check_memory(error)
         raise MediaError(f"{path}: the subtitle file does not decode ({error.strerror}).") from error
+    # FFmpeg finds no cue in a text of another format, which is not an empty subtitle.
     if not cues and kind == "srt" and text.strip() and not _TIMING.search(text):
         raise MediaError(
             f"{path}: the subtitle file has text but no cue with a timing (`00:00:01,000 --> 00:00:02,000`)."
@@ -533,6 +537,7 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
 
 def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
     """The words of the cues that are shown in a window, as one string."""
+    # A cue counts if any part of it is visible; one without duration is visible for a moment.
     start, stop = window or (-math.inf, None)
     lines = []
     for begins, ends, cue_lines in cues:
@@ -749,6 +754,7 @@ class MediaReader:
         if not context.is_open:
             context.options = dict(self.options)
             context.thread_count = 1
+        # Damage is an error, not a frame that looks almost right.
         try:
             for packet in packets:
                 for frame in packet.decode():

@@ -101,12 +101,6 @@ def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _sha256(path: Path) -> str:
-    """Hash a file, cached as long as it does not change: weights are large, and several names may refer to them."""
-    stat = path.stat()
-    return _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
-
-
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense` or
     `text_0_Transformer`."""
@@ -124,7 +118,10 @@ def _digests(folder: Path, *others: str) -> dict[str, str]:
         raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
     digests = {}
     for path in (*weights, *_files(folder, others)):
-        digests[path.relative_to(folder).as_posix()] = _sha256(path)
+        # Cached as long as the file does not change: weights are large, and several names may refer to them.
+        stat = path.stat()
+        digest = _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
+        digests[path.relative_to(folder).as_posix()] = digest
     return digests
 
 
@@ -232,6 +229,7 @@ class ModelIdentity:
 
         if self.adapter is not None or self.is_configured:
             return None
+        # Its own implementation if the family and its pooling are known, else that of the library.
         family = self.config.get("model_type")
         modules = self.file("modules.json")
         is_known = family in list(FAMILIES)  # a list compares what a dictionary could not hold
@@ -346,6 +344,7 @@ class ModelIdentity:
             FileNotFoundError: If it holds no weights.
             ValueError: If it is an adapter whose base cannot be identified.
         """
+        # An adapter is its weights on those of its base.
         digests: dict[str, Any] = _digests(self.download(), *_CONFIGS)
         if self.base is not None:
             digests[ADAPTER_CONFIG] = self.adapter
@@ -382,6 +381,7 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
             has a slash. It is a FileNotFoundError and a ValueError.
         ModuleNotFoundError: If a package of [`LIGHT`] is not installed.
     """
+    # An identity, the built-in model, a folder, or a repository.
     if isinstance(model, ModelIdentity):
         return model
     if is_light(model):
@@ -390,6 +390,7 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
         return ModelIdentity(str(light_folder()))
     if os.path.isdir(model):
         return ModelIdentity(str(Path(model).resolve()), revision)
+    # Otherwise it must be a Hub id; a wrong path is refused without asking the Hub.
     if os.path.exists(model):
         raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
     if not _HUB_ID.fullmatch(str(model)):

@@ -62,6 +62,7 @@ class BeatsRelativePositionBias(nn.Module):
         # On the device of the states: an offloaded weight has no device of its own.
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         offset = position[None, :] - position[:, None]  # key minus query
+        # Half of the buckets for each direction; of these half for exact distances, the others on a logarithmic scale.
         half = self.num_buckets // 2
         exact = half // 2
         distance = offset.abs()
@@ -110,10 +111,13 @@ class BeatsAttention(nn.Module):
         query = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, heads, T, head_dim)
         key = self.k_proj(hidden_states).view(shape).transpose(1, 2)
         value = self.v_proj(hidden_states).view(shape).transpose(1, 2)
-        # 8-bit layers accept at most three axes.
+        # The bias depends on the query, through two gates. 8-bit layers accept at most three axes.
         gates = self.gate(query.flatten(0, 1)).view(*query.shape[:3], 2, 4).sum(-1).sigmoid()  # (B, heads, T, 2)
         update, reset = gates.split(1, dim=-1)
         bias = (update * (reset * self.gate_scale - 1) + 2) * position_bias  # (B, heads, T, T)
+        dropout = 0.0
+        if self.training:
+            dropout = self.dropout
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -124,7 +128,7 @@ class BeatsAttention(nn.Module):
             value,
             bias.to(query.dtype),
             scaling=self.head_dim**-0.5,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
             **kwargs,
         )
         return self.out_proj(attended.flatten(2)), weights
@@ -179,6 +183,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
         elif isinstance(module, BeatsLayer):
             for layer in (module.fc1, module.fc2):
                 initialization.xavier_normal_(layer.weight, gain=gain)
+        # Weight norm: the direction is drawn, and the norm is that of the drawn weights.
         elif isinstance(module, BeatsPositionalConvEmbedding):
             weight = module.conv.parametrizations.weight
             fan_in = module.conv.kernel_size[0] * module.conv.in_channels
@@ -229,7 +234,8 @@ class BeatsModel(BeatsPreTrainedModel):
             ValueError: If the shape does not fit the patches.
             TypeError: For an unknown keyword argument.
         """
-        if unknown := [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]:
+        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
+        if unknown:
             raise TypeError(f"BeatsModel.forward() got unexpected keyword arguments {unknown}.")
         patch = self.config.patch_size
         shape = tuple(input_features.shape)
@@ -238,6 +244,7 @@ class BeatsModel(BeatsPreTrainedModel):
                 "`input_features` must have shape (batch, time, mel) with time and mel positive multiples of "
                 f"{patch}, got {shape}. Pad the time axis with zeros."
             )
+        # One token per patch, with its position added by a convolution.
         patches = self.patch_embedding(input_features[:, None].to(self.dtype))
         hidden_states = self.patch_projection(self.patch_layer_norm(patches.flatten(2).transpose(1, 2)))
         hidden_states = hidden_states + self.position_embedding(hidden_states)

@@ -111,7 +111,9 @@ class JointEncoderModel(ScalarRetrievalModel):
             `torch.Tensor` of shape `(..., projection_dim)`, of unit norm, in float32 at least.
         """
         embeds = unit(vectors[..., : self.config.projection_dim])
-        return unit(getattr(self, f"{name}_head")(embeds)) if self.config.has_heads else embeds
+        if self.config.has_heads:
+            embeds = unit(getattr(self, f"{name}_head")(embeds))
+        return embeds
 
     @can_return_tuple
     def get_text_features(
@@ -142,8 +144,9 @@ class JointEncoderModel(ScalarRetrievalModel):
     def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
         """The computed or stored vectors of one modality of the clips that have it: `(rows, dim)`."""
         chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
-        stored = chosen.get(f"{name}_pooled")
-        return self.encode_rows(name, chosen) if stored is None else stored
+        if f"{name}_pooled" in chosen:
+            return chosen[f"{name}_pooled"]
+        return self.encode_rows(name, chosen)
 
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
@@ -180,9 +183,11 @@ class JointEncoderModel(ScalarRetrievalModel):
             TypeError: For an unknown input.
         """
         self._check_precision()
+        # What is given of each modality: stored vectors, the output of its tower, or the inputs of the encoder.
         names = self.config.modalities
         choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
         given, modality_mask = self.clip_inputs(inputs, modality_mask, choices)
+        # Only the clips that have a modality are encoded.
         embeds = {}
         for name, present in zip(names, modality_mask.unbind(dim=1), strict=True):
             rows = Rows(present)
@@ -226,13 +231,15 @@ class JointEncoderModel(ScalarRetrievalModel):
             ValueError: If nothing was given, or as in the methods named above.
             TypeError: For an unknown keyword argument.
         """
-        given = {name: value for name, value in inputs.items() if value is not None}  # PEFT passes some that are None
+        # Check the arguments; PEFT passes some that are None.
+        given = {name: value for name, value in inputs.items() if value is not None}
         flags = {name: given.pop(name) for name in _FLAGS if name in given}
         if input_ids is None and text_pooled is None and not given:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
         if input_ids is not None and text_pooled is not None:
             raise ValueError("Give either `input_ids`, or `text_pooled` in their place, not both.")
         output = self.new_output()
+        # Embed the queries.
         if text_pooled is not None:
             output.text_embeds = self.project("text", text_pooled)
         if input_ids is not None:
@@ -240,6 +247,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             output.text_embeds = text_output.pooler_output
             if flags.keys() - {"return_dict"}:
                 output.text_model_output = text_output
+        # Embed the clips, and score them for the queries.
         if given:
             self.add_clips(output, *self.get_modality_features(modality_mask=modality_mask, **given))
             if output.text_embeds is not None and return_scores:
@@ -301,14 +309,17 @@ class ScalarJointModel(JointEncoderModel):
 
     def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The output of a tower, `(rows, tokens, hidden)`, padded with zeros."""
+        # The tower reads all frames at once and returns the tokens of each clip.
         if name == "video":
-            frames, places = inputs["pixel_values_videos"], inputs["video_position_ids"]
+            frames = inputs["pixel_values_videos"]
+            places = inputs["video_position_ids"]
             counts = torch.full((len(frames),), frames.shape[1], device=frames.device)
             output = self.backbone.get_video_features(
                 frames.flatten(0, 1), places.flatten(0, 1), counts, return_dict=True
             )
             tokens = list(output.pooler_output)
         else:
+            # The tower returns tokens of padding too, which no placeholder stands for.
             output = self.backbone.get_audio_features(
                 inputs["input_features"], inputs["input_features_mask"], return_dict=True
             )
@@ -337,12 +348,16 @@ class ScalarJointModel(JointEncoderModel):
         """
         features = {}
         for index, name in enumerate(self.config.modalities):
+            # Texts have no tower, and inputs that are not given no output.
             of_tower = {key: inputs[key] for key in _OF_TOWERS.get(name, ()) if key in inputs}
             if not of_tower:
                 continue
-            values = next(iter(of_tower.values()))
-            every = torch.ones(len(values), dtype=torch.bool, device=values.device)
-            rows = Rows(every if modality_mask is None else modality_mask[:, index])
+            if modality_mask is None:
+                values = next(iter(of_tower.values()))
+                present = torch.ones(len(values), dtype=torch.bool, device=values.device)
+            else:
+                present = modality_mask[:, index]
+            rows = Rows(present)
             if rows:
                 tokens = self._soft_tokens(name, {key: rows.take(value) for key, value in of_tower.items()})
                 features[f"{name}_soft_tokens"] = rows.spread(tokens)

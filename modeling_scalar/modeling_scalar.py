@@ -71,9 +71,13 @@ def split_fused_projections(vision_model: nn.Module) -> nn.Module:
         fused = layer.self_attn.qkv
         split = ScalarFusedProjection(fused.in_features, bias=fused.bias is not None)
         split.to(device=fused.weight.device, dtype=fused.weight.dtype)
-        parts = {name: value.detach().chunk(3) for name, value in fused.named_parameters()}
-        for index, part in enumerate((split.query, split.key, split.value)):
-            part.load_state_dict({name: parts[name][index] for name, _ in part.named_parameters()})
+        # The rows of the fused weight and bias are those of query, key and value; the bias of a key is dropped.
+        parts = (split.query, split.key, split.value)
+        for name, value in fused.named_parameters():
+            for part, rows in zip(parts, value.detach().chunk(3), strict=True):
+                parameter = getattr(part, name)
+                if parameter is not None:
+                    parameter.data.copy_(rows)
         layer.self_attn.qkv = split
     return vision_model
 
@@ -87,12 +91,16 @@ class ScalarConditionEncoder(nn.Module):
         self.projection = nn.Linear(input_size, hidden_size)
         self.layer_norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.type_embedding = nn.Parameter(torch.zeros(hidden_size))
-        self.position_embedding = nn.Parameter(torch.zeros(num_positions, hidden_size)) if num_positions else None
+        self.position_embedding = None
+        if num_positions:
+            self.position_embedding = nn.Parameter(torch.zeros(num_positions, hidden_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Map `(batch, positions, tokens, input_size)` to `(batch, positions * tokens, hidden_size)`."""
+        # The tower's width to the text tower's, and which modality this is.
         projected = self.projection(states.flatten(1, 2)).unflatten(1, states.shape[1:3])  # 8-bit layers: three axes
         hidden_states = self.layer_norm(projected) + self.type_embedding
+        # Which frame or segment, of any number of them.
         if self.position_embedding is not None:
             positions = self.position_embedding
             if len(positions) != states.shape[1]:
@@ -116,8 +124,11 @@ class ScalarMatchHead(nn.Module):
 
 
 def _build_tower(config: PreTrainedConfig, pooling: str) -> PreTrainedModel:
-    tower = TOWERS.get(config.model_type)
-    return adapt_tower(AutoModel.from_config(config) if tower is None else tower._from_config(config), pooling)
+    if config.model_type in TOWERS:
+        tower = TOWERS[config.model_type]._from_config(config)
+    else:
+        tower = AutoModel.from_config(config)
+    return adapt_tower(tower, pooling)
 
 
 def adapt_tower(model: PreTrainedModel, pooling: str) -> PreTrainedModel:
@@ -182,17 +193,21 @@ class ScalarModel(ScalarRetrievalModel):
         self.audio_model = _build_tower(config.audio_config, config.audio_pooling)
         self.text_model = _build_tower(config.text_config, config.text_pooling)
 
-        towers = config.vision_config, config.audio_config, config.text_config
-        vision_size, audio_size, text_size = (tower.hidden_size for tower in towers)
+        # A head for each modality, into the shared space.
+        vision_size = config.vision_config.hidden_size
+        audio_size = config.audio_config.hidden_size
+        text_size = config.text_config.hidden_size
         self.text_projection = nn.Linear(text_size, config.projection_dim, bias=False)
         self.video_projection = nn.Linear(vision_size, config.projection_dim, bias=False)
         self.audio_projection = nn.Linear(audio_size, config.projection_dim, bias=False)
         self.subtitle_projection = nn.Linear(text_size, config.projection_dim, bias=False)
         if config.has_concat_heads:
             sizes = {"video": vision_size, "audio": audio_size, "subtitle": text_size}
-            self.concat_projections = nn.ModuleList(
-                nn.Linear(sum(sizes[name] for name in names), config.projection_dim) for names in CONCATENATIONS
-            )
+            self.concat_projections = nn.ModuleList()
+            for names in CONCATENATIONS:
+                size = sum(sizes[name] for name in names)
+                self.concat_projections.append(nn.Linear(size, config.projection_dim))
+        # The cross-encoder: the text tower reads condition tokens made of the towers' outputs.
         if config.has_cross_attention:
             eps = config.condition_layer_norm_eps
             self.video_condition = ScalarConditionEncoder(vision_size, text_size, config.num_frame_embeddings, eps)
@@ -332,13 +347,14 @@ class ScalarModel(ScalarRetrievalModel):
             token_mask = rows.take(inputs["subtitle_attention_mask"])
             output = self._encode_text(rows.take(inputs["subtitle_input_ids"]), token_mask, **flags)
             return _pool(output, self.config.text_pooling, token_mask), _tokens(output)[:, None], token_mask, output
-        raw = inputs.get("pixel_values_videos" if name == "video" else "input_features")
+        raw = inputs.get(_INPUTS[name][0][0])
         if raw is not None:
             pooled, states, output = self._run_tower(name, rows.take(raw), **flags)
             return pooled, states, None, output
+        # Precomputed outputs. Not in the dtype of a weight, because quantised weights are integers.
         states = inputs.get(f"{name}_states")
-        # Not the dtype of a weight, because quantised weights are integers.
-        states = None if states is None else rows.take(states).to(self.dtype)
+        if states is not None:
+            states = rows.take(states).to(self.dtype)
         return rows.take(inputs[f"{name}_pooled"]).to(self.dtype), states, None, None
 
     def _run_towers(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor, **flags) -> Iterator[tuple]:
@@ -369,7 +385,9 @@ class ScalarModel(ScalarRetrievalModel):
         """
         inputs = {"pixel_values_videos": pixel_values_videos, "input_features": input_features}
         given = self._presence(inputs, None)
-        modality_mask = given if modality_mask is None else modality_mask & given
+        if modality_mask is None:
+            modality_mask = given
+        modality_mask = modality_mask & given
         features = {}
         for name, rows, pooled, states, _, _ in self._run_towers(inputs, modality_mask):
             features[f"{name}_pooled"] = rows.spread(pooled)
@@ -389,18 +407,25 @@ class ScalarModel(ScalarRetrievalModel):
         """Run each tower once over the clips that have its modality, and the heads on its output: embeddings and mask,
         the rows, condition tokens and token mask of each name in `condition_on`, and the outputs of towers by name."""
         modality_mask = self._presence(inputs, modality_mask)
+        # Matching reads all tokens of a tower, which pooled features lack.
         for name in condition_on:
             if inputs.get(f"{name}_pooled") is not None and inputs.get(f"{name}_states") is None:
                 raise ValueError(
                     f"The cross-encoder reads the tokens of the {name}, but `{name}_pooled` was given without "
                     f"`{name}_states`. Compute features with states, or do without matching."
                 )
-        embeds, conditions, outputs = {}, {}, {}
+        # Each tower once: its pooled output for the embedding, its tokens for the cross-encoder.
+        embeds = {}
+        conditions = {}
+        outputs = {}
         for name, rows, pooled, states, token_mask, output in self._run_towers(inputs, modality_mask, **flags):
             embeds[name] = rows.spread(unit(getattr(self, f"{name}_projection")(pooled)))
             outputs[name] = output
             if name in condition_on:
-                conditions[name] = (rows, *self._condition_tokens(name, states, token_mask))
+                tokens = getattr(self, f"{name}_condition")(states)  # (rows, tokens, hidden)
+                if token_mask is None or not self.config.mask_condition_padding:
+                    token_mask = torch.ones(tokens.shape[:2], device=tokens.device)
+                conditions[name] = (rows, tokens, token_mask.bool())
         return self.stack_modalities(embeds, modality_mask), modality_mask, conditions, outputs
 
     def _presence(self, inputs: Mapping[str, Any], modality_mask: torch.Tensor | None) -> torch.Tensor:
@@ -449,18 +474,23 @@ class ScalarModel(ScalarRetrievalModel):
             `torch.FloatTensor` of shape `(batch, 3, projection_dim)` in the order of `CONCATENATIONS`: unit norm, zero
             where the clip lacks a modality of the head.
         """
+        # The outputs of the towers, one row per clip.
         modality_mask = self._presence(inputs, modality_mask)
-        pooled = {
-            name: rows.spread(vectors).to(modality_mask.device)
-            for name, rows, vectors, _, _, _ in self._run_towers(inputs, modality_mask)
-        }
-        dtype, size = torch.promote_types(self.dtype, torch.float32), (len(modality_mask), self.config.projection_dim)
-        columns = [torch.zeros(size, dtype=dtype, device=modality_mask.device) for _ in CONCATENATIONS]
-        for index, (names, projection) in enumerate(zip(CONCATENATIONS, self.concat_projections, strict=True)):
-            rows = Rows(modality_mask[:, [self.config.modalities.index(name) for name in names]].all(dim=1))
+        pooled = {}
+        for name, rows, vectors, _, _, _ in self._run_towers(inputs, modality_mask):
+            pooled[name] = rows.spread(vectors).to(modality_mask.device)
+        # Each head, for the clips that have all its modalities.
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        size = (len(modality_mask), self.config.projection_dim)
+        presence = dict(zip(self.config.modalities, modality_mask.T, strict=True))
+        columns = []
+        for names, projection in zip(CONCATENATIONS, self.concat_projections, strict=True):
+            column = torch.zeros(size, dtype=dtype, device=modality_mask.device)
+            rows = Rows(torch.stack([presence[name] for name in names]).all(dim=0))
             if rows and all(name in pooled for name in names):
                 joined = torch.cat([rows.take(pooled[name]) for name in names], dim=1)
-                columns[index] = rows.spread(unit(projection(joined))).to(columns[index])
+                column = rows.spread(unit(projection(joined))).to(column)
+            columns.append(column)
         return torch.stack(columns, dim=1)
 
     # Matching -----------------------------------------------------------------------------------------------------
@@ -472,12 +502,6 @@ class ScalarModel(ScalarRetrievalModel):
                 "cross-attention. Use a BERT configuration with `is_decoder=True, add_cross_attention=True, "
                 "is_causal=False`, or rank by the first stage alone."
             )
-
-    def _condition_tokens(self, name, states, token_mask):
-        tokens = getattr(self, f"{name}_condition")(states)  # (rows, tokens, hidden)
-        if token_mask is None or not self.config.mask_condition_padding:
-            return tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        return tokens, token_mask.bool()
 
     def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
         """Concatenate the condition tokens of all modalities, in the order of `config.modalities`."""
@@ -524,12 +548,14 @@ class ScalarModel(ScalarRetrievalModel):
             "encoder_hidden_states": condition_states,
             "encoder_attention_mask": condition_mask.to(attention_mask.dtype),
         }
+        # One clip for all texts: its keys and values are computed once, unless a gradient has to pass.
         if one_clip:
             number = len(input_ids)
             if not torch.is_grad_enabled():
                 conditions["past_key_values"] = self._read_clip(input_ids, number, **conditions)
             for name in ("encoder_hidden_states", "encoder_attention_mask"):
                 conditions[name] = conditions[name].expand(number, *conditions[name].shape[1:])
+        # The class token has read the caption and the clip.
         return self.match_head(_tokens(self._encode_text(input_ids, attention_mask, **conditions))[:, 0])
 
     def _read_clip(self, input_ids: torch.Tensor, number: int, **conditions: torch.Tensor) -> EncoderDecoderCache:
@@ -538,7 +564,8 @@ class ScalarModel(ScalarRetrievalModel):
         word = input_ids[:1, :1]  # any text: keys and values depend only on the clip
         self.text_model(word, torch.ones_like(word), past_key_values=cache, use_cache=True, **conditions)
         for layer in cache.cross_attention_cache.layers:
-            layer.keys, layer.values = (part.expand(number, -1, -1, -1) for part in (layer.keys, layer.values))
+            layer.keys = layer.keys.expand(number, -1, -1, -1)
+            layer.values = layer.values.expand(number, -1, -1, -1)
         return EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
 
     def match(
@@ -603,10 +630,11 @@ class ScalarModel(ScalarRetrievalModel):
                 clips are scored; query i belongs to clip i. The paper's objective is in the trainer.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
         """
-        # PEFT passes some, all None
-        if unknown := [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]:
+        # Check the arguments; PEFT passes some of its own, all None.
+        flags = {name: value for name, value in kwargs.items() if value is not None}
+        unknown = [name for name in flags if name not in OUTPUT_FLAGS]
+        if unknown:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
-        flags = {name: kwargs[name] for name in OUTPUT_FLAGS if kwargs.get(name) is not None}
         returns_more = any(flags.get(name, getattr(self.config, name, False)) for name in OUTPUT_FLAGS)
         inputs = {
             "pixel_values_videos": pixel_values_videos,
@@ -622,25 +650,32 @@ class ScalarModel(ScalarRetrievalModel):
         if input_ids is None and not has_clips:
             raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
         output = self.new_output()
+        # Embed the queries.
         if input_ids is not None:
-            text_flags = flags if token_type_ids is None else flags | {"token_type_ids": token_type_ids}
+            text_flags = dict(flags)
+            if token_type_ids is not None:
+                text_flags["token_type_ids"] = token_type_ids
             text_output = self.get_text_features(input_ids, attention_mask, return_dict=True, **text_flags)
             output.text_embeds = text_output.pooler_output
             if returns_more:
                 output.text_model_output = text_output
+        # Embed the clips, with condition tokens if pairs will be matched.
         if has_clips:
-            read = ()
-            if select_pairs is not None:
+            if select_pairs is None:
+                condition_on = ()
+            else:
                 self._require_cross_attention()
-                read = self.config.modalities if condition_on is None else condition_on
+                if condition_on is None:
+                    condition_on = self.config.modalities
             embeds, present, conditions, tower_outputs = self._encode_clips(
-                inputs, modality_mask, condition_on=read, **flags
+                inputs, modality_mask, condition_on=condition_on, **flags
             )
             self.add_clips(output, embeds, present)
             if returns_more:
                 output.vision_model_output = tower_outputs.get("video")
                 output.audio_model_output = tower_outputs.get("audio")
                 output.subtitle_model_output = tower_outputs.get("subtitle")
+        # Score all queries and clips, and match the pairs that are selected by these scores.
         if output.text_embeds is not None and has_clips:
             if return_scores:
                 concat_embeds = None

@@ -22,7 +22,10 @@ _WEIGHTS = "model.safetensors"
 def _channels_first(pictures: Any) -> torch.Tensor:
     """The frames of an input, `(frames, 3, height, width)`, 0 to 255; see [`PictureTagger.preprocess`]."""
     is_tensor = isinstance(pictures, torch.Tensor)
-    frames = pictures if is_tensor else torch.from_numpy(np.array(pictures))
+    frames = pictures
+    if not is_tensor:
+        frames = torch.from_numpy(np.array(pictures))
+    # A picture is a video of one frame.
     if frames.ndim == 3:
         frames = frames[None]
     if frames.ndim == 4 and not is_tensor:
@@ -38,7 +41,8 @@ def _channels_first(pictures: Any) -> torch.Tensor:
 def _middle_square(frames: torch.Tensor) -> torch.Tensor:
     """Cut the square in the middle of each frame, and scale it to the size that the network reads."""
     side = min(frames.shape[-2:])
-    top, left = ((length - side) // 2 for length in frames.shape[-2:])
+    top = (frames.shape[-2] - side) // 2
+    left = (frames.shape[-1] - side) // 2
     square = frames[..., top : top + side, left : left + side].float()
     return interpolate(square, (PICTURE_SIZE, PICTURE_SIZE), mode="bilinear", antialias=True)
 
@@ -80,8 +84,9 @@ class PictureTagger(InputModule):
         Returns:
             `pictures` `(all frames, 3, 224, 224)` and `num_frames` `(inputs,)`.
         """
-        videos = [_middle_square(_channels_first(given)) for given in inputs]
-        return {"pictures": torch.cat(videos), "num_frames": torch.tensor([len(frames) for frames in videos])}
+        videos = [_middle_square(_channels_first(pictures)) for pictures in inputs]
+        num_frames = torch.tensor([len(frames) for frames in videos])
+        return {"pictures": torch.cat(videos), "num_frames": num_frames}
 
     def forward(self, features: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, torch.Tensor]:
         """Add `sentence_embedding` `(inputs, dim)`, of unit norm."""

@@ -205,8 +205,12 @@ class ScalarJointProcessor(ScalarProcessor):
             patches, places = zip(*map(self.image_processor.to_patches, rows), strict=True)
             data["pixel_values_videos"] = scatter(has_video, patches)
             data["video_position_ids"] = scatter(has_video, places, -1)
-            counts = [(len(row), self.image_processor.num_soft_tokens(row)) for row in rows]
-            data |= self._sequences("video", has_video, clips, map(self._video_placeholder, counts))
+            placeholders = []
+            for frames in rows:
+                num_tokens = self.image_processor.num_soft_tokens(frames)
+                frame = f"{self.tokenizer.boi_token}{VIDEO_TOKEN * num_tokens}{self.tokenizer.eoi_token}"
+                placeholders.append(len(frames) * frame)
+            data |= self._sequences("video", has_video, clips, placeholders)
         # The same for audio, which is padded to the longest that the encoder reads.
         if "audio" in present:
             has_audio = present["audio"]
@@ -215,8 +219,11 @@ class ScalarJointProcessor(ScalarProcessor):
             mask = features["input_features_mask"].bool()
             data["input_features"] = scatter(has_audio, features["input_features"])
             data["input_features_mask"] = scatter(has_audio, mask)
-            counts = mask[:, ::4].sum(dim=1).tolist()  # two convolutions, each with every second place
-            data |= self._sequences("audio", has_audio, clips, map(self._audio_placeholder, counts))
+            placeholders = []
+            for num_tokens in mask[:, ::4].sum(dim=1).tolist():  # two convolutions, each with every second place
+                sound = self.tokenizer.audio_token * num_tokens
+                placeholders.append(f"{self.tokenizer.boa_token}{sound}{self.tokenizer.eoa_token}")
+            data |= self._sequences("audio", has_audio, clips, placeholders)
         # Texts, without special tokens of their own.
         for name, has_text in present.items():
             if kind_of(name) != "text":
@@ -236,13 +243,6 @@ class ScalarJointProcessor(ScalarProcessor):
             if column.any():
                 present[name] = column
         return present
-
-    def _video_placeholder(self, counts: tuple[int, int]) -> str:
-        num_frames, num_tokens = counts
-        return num_frames * f"{self.tokenizer.boi_token}{VIDEO_TOKEN * num_tokens}{self.tokenizer.eoi_token}"
-
-    def _audio_placeholder(self, num_tokens: int) -> str:
-        return f"{self.tokenizer.boa_token}{self.tokenizer.audio_token * num_tokens}{self.tokenizer.eoa_token}"
 
     def _sequences(
         self, name: str, present: torch.Tensor, clips: list[Clip], placeholders: Iterable[str]

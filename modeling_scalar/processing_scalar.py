@@ -324,6 +324,7 @@ class ScalarProcessor(ProcessorMixin):
         if not is_path(video):
             clip.frames = take_frames(video, num_frames, **draws)
             return
+        # The reader may choose again, if a stream turns out shorter: then from the same random numbers.
         rewind = _rewinding(draws["generator"])
 
         def choose(available: int) -> Sequence[int]:
@@ -362,7 +363,10 @@ class ScalarProcessor(ProcessorMixin):
                 return
             parts, num_samples = sound
         else:
-            waveform = self.reader.read_audio(audio, window, rate) if is_path(audio) else to_waveform(audio, rate)
+            if is_path(audio):
+                waveform = self.reader.read_audio(audio, window, rate)
+            else:
+                waveform = to_waveform(audio, rate)
             if waveform is None:
                 return
             parts = [waveform]
@@ -542,6 +546,7 @@ class ScalarProcessor(ProcessorMixin):
         return to_batch(data, return_tensors)
 
     def _tokenize_captions(self, text: Any, options: dict[str, Any], return_tensors: str | None) -> Mapping[str, Any]:
+        # One caption or several.
         if isinstance(text, str):
             text = [text]
         texts = list(text)
@@ -582,6 +587,7 @@ class ScalarProcessor(ProcessorMixin):
     def _process_clips(
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, torch.Tensor]:
+        # What each clip has; only these rows are processed, at their positions in the batch.
         modality_mask = self._presence_of(clips)
         has_video, has_audio, has_subtitle = modality_mask.unbind(dim=1)
         data = {"modality_mask": modality_mask}
@@ -596,6 +602,7 @@ class ScalarProcessor(ProcessorMixin):
                     row = self.feature_extractor.process_waveform(clip.waveform, training, generator)
                 rows.append(row)
             data["input_features"] = scatter(has_audio, rows)
+        # Blank subtitles of `presence="vast"` are tokenized like any other.
         if has_subtitle.any():
             texts = [clip.subtitle for clip in compress(clips, has_subtitle)]
             tokens = self._tokenize(texts, {"max_length": self.max_subtitle_length})
@@ -613,6 +620,7 @@ class ScalarProcessor(ProcessorMixin):
     ) -> list[torch.Tensor]:
         num_frames = self._num_frames(training)
         rows = []
+        # Raw frames are chosen and processed now, others were when they were read.
         for clip, generator in compress(zip(clips, generators, strict=True), has_video):
             row = clip.pixel_values
             if row is None:

@@ -69,7 +69,12 @@ class ScalarOutput(ModelOutput):
 
     def to_tuple(self) -> tuple[Any, ...]:
         """Return all fields that are not None, the outputs of towers as tuples too."""
-        return tuple(value.to_tuple() if isinstance(value, ModelOutput) else value for value in self.values())
+        parts = []
+        for value in self.values():
+            if isinstance(value, ModelOutput):
+                value = value.to_tuple()
+            parts.append(value)
+        return tuple(parts)
 
 
 class ScalarLogitScale(nn.Module):
@@ -135,6 +140,7 @@ class ScalarRetrievalModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Self:
         """Load a model as transformers does, or an adapter in a local folder with the configuration of its run, which
         transformers would take for a whole model."""
+        # A local adapter: load its base, with the configuration beside the adapter, then the adapter.
         folder = Path(str(pretrained_model_name_or_path))
         adapter_config = folder / "adapter_config.json"
         has_configs = adapter_config.is_file() and (folder / "config.json").is_file()
@@ -175,25 +181,31 @@ class ScalarRetrievalModel(PreTrainedModel):
         Returns:
             The set that is given of each modality, and the mask.
         """
+        # Each modality needs one whole set of its inputs.
         names = self.config.modalities
-        known = sorted({key for sets in choices.values() for keys in sets for key in keys})
         present = {key: value for key, value in inputs.items() if value is not None}
-        unknown = sorted(present.keys() - set(known))
-        if unknown:
-            raise TypeError(
-                f"This model embeds {names} and got the unknown inputs {unknown}; expected some of {known}. Use the "
-                "processor that was saved with it."
-            )
+        known = set()
         given = {}
         for name, sets in choices.items():
-            here = {key for keys in sets for key in keys if key in present}
-            fitting = [keys for keys in sets if here == set(keys)]
-            if here and not fitting:
-                raise ValueError(f"The inputs of the {name} must be one of {sets}, got {sorted(here)}.")
-            if here:
-                given[name] = fitting[0]
+            keys_of_modality = set().union(*sets)
+            known |= keys_of_modality
+            given_keys = keys_of_modality & present.keys()
+            if given_keys:
+                given[name] = given_keys
+        unknown = sorted(present.keys() - known)
+        if unknown:
+            raise TypeError(
+                f"This model embeds {names} and got the unknown inputs {unknown}; expected some of {sorted(known)}. "
+                "Use the processor that was saved with it."
+            )
+        for name, given_keys in given.items():
+            fitting = [keys for keys in choices[name] if given_keys == set(keys)]
+            if not fitting:
+                raise ValueError(f"The inputs of the {name} must be one of {choices[name]}, got {sorted(given_keys)}.")
+            given[name] = fitting[0]
         if not given:
             raise ValueError(f"Expected the inputs of at least one modality of {names}, got none.")
+        # One row per clip in all of them, and in the mask, which may hide inputs but not invent them.
         sizes = {key: len(value) for key, value in present.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All modalities must have one row per clip, got {sizes}.")
@@ -201,6 +213,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         shape = len(first), len(names)
         device = getattr(first, "device", self.device)
         has_input = torch.tensor([name in given for name in names], device=device).expand(shape)
+        # By default, what is given is present in every row.
         if modality_mask is None:
             return given, has_input.clone()
         if modality_mask.shape != shape or modality_mask.dtype != torch.bool:
@@ -215,13 +228,20 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     def _weighing(self, **given: Any) -> dict[str, Any]:
         """The options of a query's weights: as given, else those of the configuration, if any."""
-        found = {name: getattr(self.config, name) if given.get(name) is None else given[name] for name in WEIGHING}
-        return {name: value for name, value in found.items() if value is not None}
+        options = {}
+        for name in WEIGHING:
+            value = given.get(name)
+            if value is None:
+                value = getattr(self.config, name)
+            if value is not None:
+                options[name] = value
+        return options
 
     def score_options(self) -> dict[str, Any]:
         """Return the keyword arguments of [`~scores_scalar.retrieval_scores`] for this model: those of the
         configuration, names of modalities other than the paper's, and for `"hypergram"` the learned scalars with
         gradient."""
+        # What the configuration sets, and what is learned.
         options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
         if tuple(self.config.modalities) != PAPER_MODALITIES:
             options["modalities"] = self.config.modalities
@@ -299,7 +319,10 @@ class ScalarRetrievalModel(PreTrainedModel):
         output.scores = self.compute_scores(
             output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
         )
-        temperature = _TEMPERATURE if output.temperature is None else output.temperature
+        # Logits as in CLIP: scores over the contrastive temperature.
+        temperature = output.temperature
+        if temperature is None:
+            temperature = _TEMPERATURE
         output.logits_per_text = output.scores / temperature
         output.logits_per_video = output.logits_per_text.T
         if return_loss and output.scores.shape[0] == output.scores.shape[1]:
@@ -319,7 +342,9 @@ class Rows:
     def take(self, values: torch.Tensor) -> torch.Tensor:
         """Select these rows."""
         # Selecting every row would needlessly copy the largest tensor of the step.
-        return values if len(self.index) == len(values) else values[self.index]
+        if len(self.index) == len(values):
+            return values
+        return values[self.index]
 
     def spread(self, values: torch.Tensor) -> torch.Tensor:
         """Put the values of these rows at their positions, with zeros elsewhere."""

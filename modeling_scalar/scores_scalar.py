@@ -102,6 +102,7 @@ def closed_form(
         query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
         min_norm (`float`): Minimum norm of a centroid.
     """
+    # The norm of the weighted sum follows from the Gram matrix: |sum w z|^2 = w' G w.
     weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
     squared_norm = quadratic(weights, gram)
     return (weights * cosines).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
@@ -153,6 +154,7 @@ def _check_norms(pairs: "Pairs") -> None:
 
 
 def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor) -> None:
+    # Shapes and types.
     texts = tuple(text_embeds.shape)
     clips = tuple(modality_embeds.shape)
     are_floats = text_embeds.is_floating_point() and modality_embeds.is_floating_point()
@@ -166,6 +168,7 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
             f"`modality_mask` must be a bool tensor of the first two axes of `modality_embeds`, {clips[:2]}, got "
             f"{modality_mask.dtype} {tuple(modality_mask.shape)}."
         )
+    # A clip without any modality has no centroid.
     empty = (~modality_mask.any(dim=1)).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"`modality_mask` must have a True in each row, but {len(empty)} have none: {empty[:10]}.")
@@ -192,6 +195,7 @@ def check_calibration(
     ):
         if given is None:
             continue
+        # In float64, so that the limits are exact; a NaN is within none.
         values = torch.as_tensor(given, dtype=torch.float64)
         has_length = values.ndim == 1 and number in (None, len(values))
         if not has_length or not ((values >= lowest) & (values <= _LARGEST)).all():
@@ -492,7 +496,10 @@ class Pairs:
     def scores(self, method: str) -> torch.Tensor:
         """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
-        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
+        if entry.whole:
+            scores = entry.score(self)
+        else:
+            scores = self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if covered.all():
             return scores
@@ -630,6 +637,7 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
         raise ValueError(
             f"`{argument}` must be one of {known}, got {method!r}. If a plugin registers it, load the plugin."
         )
+    # A modality is a score of its own: the cosine with it.
     entry = METHODS.get(method) or _pathway_of(method)
     if modalities is None:
         return entry
@@ -648,9 +656,9 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
 def _centroid_scores(pairs: Pairs, query_temperature: float | torch.Tensor) -> torch.Tensor:
     """Eq. 4, in float64 where float32 has too few digits."""
 
-    def score(some: Pairs) -> torch.Tensor:
-        clips = some.clips
-        return closed_form(some.calibrated, clips.modality_mask, clips.gram, query_temperature, clips.min_norm)
+    def score(subset: Pairs) -> torch.Tensor:
+        clips = subset.clips
+        return closed_form(subset.calibrated, clips.modality_mask, clips.gram, query_temperature, clips.min_norm)
 
     dtype = pairs.text_embeds.dtype
     resolved = pairs.resolved(query_temperature)
@@ -786,6 +794,7 @@ def _hypergram(pairs: Pairs) -> torch.Tensor:
     The Lorentz inner product of two such points is (sinh(r)^2 <x, y> - cosh(r)^2) / c, so their Gram matrix is
     (Gt - coth(r)^2 pp') sinh(r)^2 / c.
     """
+    # In float64. Mix and curvature may be learned, and keep their gradient.
     wide = pairs.exact
     options = pairs.options
     kind = {"dtype": wide.text_embeds.dtype, "device": wide.text_embeds.device}
@@ -834,9 +843,9 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     are the roots of y^3 - 2p y^2 + (p^2 - 4r) y - q^2 = 0, which are real too, and s_1 s_2 s_3 = q.
     """
     # Fewer modalities than three are padded by orthogonal ones, which add roots of zero.
-    lacking = 3 - len(cosines)
-    a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, lacking))  # (Q, V) each
-    gram = nn.functional.pad(gram, (0, lacking, 0, lacking))
+    missing = 3 - len(cosines)
+    a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, missing))  # (Q, V) each
+    gram = nn.functional.pad(gram, (0, missing, 0, missing))
     d = gram[:, 0, 1]  # (V,), as e and f
     e = gram[:, 0, 2]
     f = gram[:, 1, 2]
@@ -870,9 +879,9 @@ def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
         return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
     # Otherwise decompose Gt, the Gram matrix of the clip with the text as first row and column, a few texts at once.
     eigenvalues = []
-    for some in cosines.split(_ROWS, dim=1):
-        column = torch.cat([torch.ones_like(some[:1]), some]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
-        others = torch.cat([column[..., 1:, :].mT, gram.expand(some.shape[1], -1, -1, -1)], dim=-2)
+    for block in cosines.split(_ROWS, dim=1):
+        column = torch.cat([torch.ones_like(block[:1]), block]).movedim(0, -1)[..., None]  # (q, V, M + 1, 1)
+        others = torch.cat([column[..., 1:, :].mT, gram.expand(block.shape[1], -1, -1, -1)], dim=-2)
         joint = torch.cat([column, others], dim=-1)  # (q, V, M + 1, M + 1)
         eigenvalues.append(torch.linalg.eigvalsh(joint)[..., -1])
     return torch.cat(eigenvalues).to(pairs.text_embeds.dtype)
@@ -1053,6 +1062,15 @@ def query_weights(
 
     Returns:
         `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
+
+    Example:
+
+        >>> text = torch.tensor([[1.0, 0.0]])
+        >>> clips = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], [[0.6, 0.8], [0.0, 0.0], [0.8, 0.6]]])
+        >>> present = torch.tensor([[True, True, True], [True, False, True]])  # the second clip has no audio
+        >>> query_weights(text, clips, present, query_temperature=0.5)
+        tensor([[[0.6310, 0.0854, 0.2835],
+                 [0.4013, 0.0000, 0.5987]]])
     """
     options["query_temperature"] = query_temperature
     pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
@@ -1088,6 +1106,7 @@ def exact_scores(
     # Products and sums, not matrix products, whose order of additions depends on the number of pairs.
     cosines = options.calibrated((vectors * texts).sum(-1), dim=1)
     cosines = torch.where(modality_mask, cosines, 0)
+    # Eq. 2 and 3: the weights, and the norm of the weighted sum.
     weights = softmax_weights(cosines, modality_mask, options.query_temperature, dim=1)
     squared_norm = (weights[..., None] * vectors).sum(1).square().sum(-1)
     return (weights * cosines).sum(1) / squared_norm.sqrt().clamp(min=min_norm)

@@ -48,23 +48,6 @@ def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_sequence(rows, batch_first=True), pad_sequence(mask, batch_first=True)
 
 
-def _to_texts(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
-    texts = []
-    for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
-        texts.append(bytes(row[mask].tolist()).decode())
-    return texts
-
-
-def _sampling_rates(encoder: "SentenceTransformer") -> list[int]:
-    """The sampling rates that an encoder's processors expect: a `Router` has one for each route, or none."""
-    rates = []
-    for module in encoder.modules():
-        extractor = getattr(getattr(module, "processor", None), "feature_extractor", None)
-        if hasattr(extractor, "sampling_rate"):
-            rates.append(extractor.sampling_rate)
-    return rates
-
-
 def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
     """Return the requested modalities that an encoder supports, with a warning about the others.
 
@@ -73,12 +56,15 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
     """
     if not encoder.supports("text"):
         raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
-    # Audio is read at one rate only.
+    # Audio is read at one rate only; a `Router` has a processor for each route, or none.
     supports = {kind: encoder.supports(kind) for kind in _KINDS}
-    for rate in _sampling_rates(encoder):
+    for module in encoder.modules():
+        extractor = getattr(getattr(module, "processor", None), "feature_extractor", None)
+        rate = getattr(extractor, "sampling_rate", SAMPLING_RATE)
         if supports["audio"] and rate != SAMPLING_RATE:
             logger.warning(f"{name} expects audio at {rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
             supports["audio"] = False
+    # What it does not support is absent in every clip.
     supported = []
     others = []
     for modality in wanted:
@@ -141,6 +127,7 @@ class ScalarSentenceModel(JointEncoderModel):
             raise ImportError(f"{name} needs Sentence Transformers: `pip install sentence-transformers`.") from error
         from .picture_tagger import TAGGER, PictureTagger  # the only class beside the library's own
 
+        # Only the library's own modules and one of this package, never code of the folder.
         options: dict[str, Any] = {"device": "cpu", "revision": revision, "trust_remote_code": False}
         if dtype is not None:
             options["model_kwargs"] = {"dtype": dtype}
@@ -183,7 +170,11 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def _words(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
         tokenizer = getattr(self.encoder, "tokenizer", None)
-        return [as_words(text, tokenizer) for text in _to_texts(input_ids, attention_mask)]
+        texts = []
+        for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
+            text = bytes(row[mask].tolist()).decode()
+            texts.append(as_words(text, tokenizer))
+        return texts
 
     def _as_texts(self, texts: list[str]) -> list[Any]:
         """Mark as text what the library would take for the address of a file, and open."""
@@ -206,6 +197,7 @@ class ScalarSentenceModel(JointEncoderModel):
     def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
         options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
+        # In the forms that the library expects of each modality.
         if name == "video":
             items = [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
             options["processing_kwargs"] = {"video": {"do_sample_frames": False}}  # they were chosen by the processor

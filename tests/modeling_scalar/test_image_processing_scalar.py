@@ -1,9 +1,11 @@
+import doctest
 import math
 
 import numpy as np
 import pytest
 import torch
 
+from modeling_scalar import image_processing_scalar
 from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
 from modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
@@ -124,3 +126,8 @@ def test_impossible_settings_are_refused(settings):
 def test_settings_of_transformers_that_would_have_no_effect_are_refused(cls, name):
     with pytest.raises(TypeError, match=rf"{cls.__name__} has no setting \['{name}'\]"):
         cls(**{name: 64})
+
+
+def test_the_examples_print_these_numbers():
+    results = doctest.testmod(image_processing_scalar)
+    assert results.attempted and not results.failed
