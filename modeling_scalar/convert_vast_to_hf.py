@@ -150,14 +150,12 @@ def read_checkpoint(path: str | Path) -> dict[str, torch.Tensor]:
     # Training scripts save the state dict alone or next to other things.
     if isinstance(state, Mapping) and isinstance(state.get("model"), Mapping):
         state = state["model"]
-    problem = f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}."
-    if not isinstance(state, Mapping):
-        raise ValueError(problem)
+    holds_tensors = isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())
+    if not holds_tensors or not all(isinstance(key, str) for key in state):
+        raise ValueError(f"{path} must hold a state dict, a mapping of names to tensors, got {type(state).__name__}.")
     # Older names of the same towers.
     renamed = {}
     for key, value in state.items():
-        if not isinstance(key, str) or not isinstance(value, torch.Tensor):
-            raise ValueError(problem)
         name = key.replace("video", "vision").replace("evaclip_model", "vision_encoder")
         name = name.replace("clip_model", "vision_encoder").removeprefix("module.")
         renamed[name] = value

@@ -138,6 +138,7 @@ def _columns(is_joint: bool, with_states: bool, dtype: str) -> datasets.Features
 def _tower_features(
     model: ScalarRetrievalModel, batch: dict[str, torch.Tensor], with_states: bool, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
+    # The inputs of both towers, of which a batch may lack some.
     inputs = {}
     for tower in towers_of(model).values():
         for name in tower.inputs:
@@ -146,6 +147,7 @@ def _tower_features(
     if not inputs:  # the clips have only texts
         return {}
     inputs["modality_mask"] = batch["modality_mask"].to(model.device)
+    # A value beyond the range of float16 would become infinite.
     features = {}
     for name, value in model.get_tower_features(**inputs, with_states=with_states).items():
         features[name] = value.to(dtype).cpu()
@@ -460,6 +462,7 @@ def main(config: FeaturesConfig) -> None:
         from modeling_scalar import load_model
         from modeling_scalar.model_identity import load_plugins
 
+        # Plugins may define the benchmark.
         load_plugins(config.plugins)
         network, processor = load_model(config.model, dtype=torch.float32)
         rows = load_benchmark(

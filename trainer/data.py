@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import datasets
@@ -70,6 +71,7 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
         return self._num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
+        # A new order in each epoch, the same on all processes.
         order = torch.randperm(self.num_examples, generator=derived_generator(self.seed, self.epoch))
         for batch in order.split(self.batch_size)[: self._num_batches]:
             yield batch.tensor_split(self.num_processes)[self.rank].tolist()
@@ -135,11 +137,8 @@ class ClipDataset(Examples):
         self._clips: list[Clip] | None = None
         if keep_in_memory:
             with ThreadPoolExecutor() as executor:  # decoders run in their own processes
-                clips = executor.map(self._read_all_frames, rows)
+                clips = executor.map(partial(read_row, processor, num_frames="all"), rows)
                 self._clips = list(tqdm(clips, total=len(rows), desc="decode", unit="clip"))
-
-    def _read_all_frames(self, row: dict[str, Any]) -> Clip:
-        return read_row(self.processor, row, num_frames="all")
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = self.rows[index]
@@ -187,6 +186,7 @@ class ScalarDataCollator:
 
     def _readable(self, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the examples of which something could be read."""
+        # Each clip that is left out is named in a warning.
         readable = []
         for example in examples:
             if example["clip"].is_empty:

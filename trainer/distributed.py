@@ -77,9 +77,10 @@ class RowLayout:
             return tensor
         # Collectives need equal shapes: pad the tokens, then the rows.
         if ragged:
-            missing = _longest(tensor.shape[1], tensor.device) - tensor.shape[1]
-            behind = (0, 0) * (tensor.ndim - 2) + (0, missing)
-            tensor = nn.functional.pad(tensor, behind)
+            longest = torch.tensor(tensor.shape[1], device=tensor.device)
+            dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+            missing = int(longest) - tensor.shape[1]
+            tensor = nn.functional.pad(tensor, (0, 0) * (tensor.ndim - 2) + (0, missing))
         most = max(self.counts)
         if len(tensor) < most:
             tensor = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
@@ -159,12 +160,6 @@ def average_gradients(parameters: list[torch.nn.Parameter]) -> None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
             parameter.grad /= world_size()
-
-
-def _longest(length: int, device: torch.device) -> int:
-    longest = torch.tensor(length, device=device)
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    return int(longest)
 
 
 __all__ = [

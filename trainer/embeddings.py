@@ -27,6 +27,7 @@ _CAPTIONS_AT_ONCE = 32
 
 def _check_trained(model: ScalarJointModel, path: Any) -> None:
     """Raise a ValueError if training would change the encoder that made the embeddings of the gallery."""
+    # Which parts of the encoder have a gradient, and whether the heads have been trained before.
     in_encoder = set()
     has_trained_heads = False
     for name, value in model.named_parameters():

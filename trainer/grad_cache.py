@@ -49,6 +49,7 @@ def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], wit
     """Replace the raw inputs of frozen towers by their outputs, so that they are computed once instead of twice."""
     if "text_pooled" in inputs:  # stored vectors, behind the towers
         return inputs
+    # The frozen towers whose raw inputs are given.
     towers = {}
     frozen = {}
     for name, tower in towers_of(model).items():

@@ -94,6 +94,7 @@ def settings_of(part: Any) -> dict[str, Any]:
 
 def processor_settings(processor: ScalarProcessor) -> dict[str, Any]:
     """Return all settings of a processor except those of texts and of testing."""
+    # What decides frames, sound and their numbers; texts are processed in each step.
     settings = {
         "image_processor": settings_of(processor.image_processor),
         "feature_extractor": settings_of(processor.feature_extractor),

@@ -93,6 +93,7 @@ def _targets(recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
     """The pattern of the LoRA targets, and the heads that are trained fully where the objective reaches them."""
     if recipe not in RECIPES:
         raise ValueError(f"`adapter: {recipe}` is for joint encoders; for three towers it must be one of {RECIPES}.")
+    # Query and value projections, without towers and layers that get no gradient.
     pattern = _ADAPTED_TOWERS[recipe] + _QUERY_VALUE
     for tower in _TOWERS.values():
         if tower in unreached:
@@ -111,10 +112,12 @@ def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Se
         )
     if "heads" in parts and not model.config.has_heads:
         raise ValueError("`adapter: heads` needs a model with heads: load it with `has_heads=True`.")
+    # A part that the score does not read would get no gradient.
     reached = [name for name in model.config.modalities if name in modalities]
     unread = [name for name in parts if name not in ("trunk", "heads", *reached)]
     if unread:
         raise ValueError(f"`adapter` names {unread}, but the score reads only {reached} of clips. Leave them out.")
+    # LoRA inside the encoder; heads behind it are trained in full.
     heads = []
     patterns = []
     for part in parts:
@@ -172,14 +175,17 @@ def apply_adapters(
         targets, heads = _joint_targets(model, parts, modalities)
     else:
         targets, heads = _targets(recipe, unreached)
-    heads += ["hyperbolic", "logit_scale"]
+    trained = []
+    for name in (*heads, "hyperbolic", "logit_scale"):
+        if hasattr(model, name) and name not in unreached:
+            trained.append(name)
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         r=8,  # rank, scale and dropout as in Table S1
         lora_alpha=16,
         lora_dropout=0.0,
         target_modules=targets,
-        modules_to_save=[name for name in heads if hasattr(model, name) and name not in unreached],
+        modules_to_save=trained,
     )
     return get_peft_model(model, config, revision=revision)
 

@@ -188,6 +188,7 @@ class ScalarObjective(Objective):
                 f"{' and '.join(given)} of its configuration. Train the model without, and "
                 "calibrate it afterwards."
             )
+        # The terms of Eq. 6 to 9, each with its own temperature.
         self.args = args
         self.uses_semantics = args.semantic_weight > 0
         query_temperature = centroid_temperature(config.aggregation, config.query_temperature)

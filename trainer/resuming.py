@@ -99,6 +99,7 @@ class ResumableTrainer(Trainer):
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
         """Return this process's share of every batch; see [`GlobalBatchSampler`]."""
+        # The sampler knows all processes, so that a step sees the same clips on any number of them.
         args = self.args
         seed = args.data_seed
         if seed is None:

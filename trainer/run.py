@@ -161,6 +161,7 @@ def describe_run(
         num_examples (`int`): The number of training examples.
         steps_per_epoch (`int`): The number of optimizer steps per epoch.
     """
+    # Clips see each other across processes, but not across the batches of an accumulated step.
     trained = count_parameters(model)
     frozen = count_parameters(model, trainable=False)
     num_clips = args.per_device_train_batch_size * args.world_size
@@ -180,20 +181,6 @@ def describe_run(
     return "\n".join(lines)
 
 
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine()
-
-
-def _precision(trainer: Trainer) -> str:
-    weights = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
-    mixed = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
-    if mixed is None:
-        return weights
-    return f"{weights}, computed in {mixed}"
-
-
 def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[str, Any]:
     """
     Describe a finished run.
@@ -210,6 +197,14 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
     """
     args = trainer.args
     batch_size = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+    device = platform.processor() or platform.machine()
+    if args.device.type == "cuda":
+        device = torch.cuda.get_device_name(args.device)
+    # That of the weights, and of the computation under mixed precision.
+    precision = str(next(trainer.model.parameters()).dtype).removeprefix("torch.")
+    mixed = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
+    if mixed is not None:
+        precision += f", computed in {mixed}"
     return {
         "trainable_parameters": count_parameters(trainer.model),
         "frozen_parameters": count_parameters(trainer.model, trainable=False),
@@ -218,8 +213,8 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
         "batch_size": batch_size,
         "seconds": round(seconds, 1),
         "resumed": resumed,
-        "hardware": {"device": _device_name(args.device), "num_processes": args.world_size},
-        "precision": _precision(trainer),
+        "hardware": {"device": device, "num_processes": args.world_size},
+        "precision": precision,
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -296,13 +291,6 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     return True
 
 
-def _wait_for_first_rank() -> None:
-    """Wait on other ranks, so that only the first reports a common error before the launcher ends them."""
-    if os.environ.get("RANK", "0") != "0":
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_REPORT_SECONDS)
-
-
 def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """
     Train from the command line.
@@ -332,7 +320,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
         if not train(run, args):
             raise KeyboardInterrupt("Continue with `--resume_from_checkpoint last`.")
     except (ImportError, OSError, ValueError) as error:
-        _wait_for_first_rank()
+        # Other ranks wait, so that only the first reports a common error before the launcher ends them.
+        if not is_first:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(_REPORT_SECONDS)
         # The message of an error in a data worker is the worker's traceback; its last line is the error.
         message = str(error).strip()
         if "in DataLoader worker process" in message:

@@ -41,15 +41,6 @@ class _Step:
     full_probability: float  # of keeping every modality of a clip
 
 
-def _check_objective(objective: Objective) -> None:
-    trainable = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
-    if trainable:
-        raise ValueError(
-            f"The objective has trainable parameters, {trainable[:5]}, which would be neither trained nor saved with "
-            "the model. Move them into the model, or fix them with `requires_grad_(False)`."
-        )
-
-
 def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> None:
     if args.uses_matching:
         raise ValueError(
@@ -58,6 +49,7 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
         )
     if config.backbone_config is None:
         return
+    # Only some encoders compute in float16.
     family = config.backbone_config.model_type
     half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # set by the launcher
     if half and not FAMILIES[family].has_float16:
@@ -75,9 +67,15 @@ def _check_fit(
             f"One process sees {args.n_gpu} GPUs. Launch one process per GPU (`accelerate launch --num_processes "
             f"{args.n_gpu}`), or use one GPU (`--gpu_ids 0`)."
         )
-    _check_objective(objective)
+    trainable = [name for name, parameter in objective.named_parameters() if parameter.requires_grad]
+    if trainable:
+        raise ValueError(
+            f"The objective has trainable parameters, {trainable[:5]}, which would be neither trained nor saved with "
+            "the model. Move them into the model, or fix them with `requires_grad_(False)`."
+        )
     if isinstance(config, ScalarJointConfig):
         _check_joint(config, args)
+    # What the losses read must exist: semantic targets, and centroids for paired negatives.
     if objective.uses_semantics and targets is None:
         raise ValueError(
             "The objective needs `semantic_targets`: create them with `python -m trainer.semantic_targets`, or set "
@@ -177,6 +175,7 @@ class ScalarTrainer(ResumableTrainer):
         optimizer = super().create_optimizer(model)
         if model is None:
             model = self.model
+        # The Trainer has made groups with and without weight decay; split the LoRA matrices off each.
         adapted = set(map(id, lora_parameters(model)))
         for group in list(optimizer.param_groups):
             matrices = []
@@ -308,16 +307,13 @@ class ScalarTrainer(ResumableTrainer):
             loss = self._cached_step(inputs).detach() / self.current_gradient_accumulation_steps
             if self.accelerator.sync_gradients:
                 average_gradients([parameter for parameter in self.model.parameters() if parameter.requires_grad])
-        # A gradient scaler for half precision skips a step with a bad gradient itself and lowers its scale.
+        # Clipping would hide a norm that overflows. A gradient scaler for half precision skips a step with a bad
+        # gradient itself and lowers its scale.
         if self.accelerator.sync_gradients and self.accelerator.scaler is None:
-            self._check_gradient(model)
+            norm = self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))  # which changes nothing
+            if not torch.as_tensor(norm).isfinite():
+                raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
         return loss
-
-    def _check_gradient(self, model: torch.nn.Module) -> None:
-        """Raise an error if the gradient of the step is not finite; clipping would hide a norm that overflows."""
-        norm = self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))  # which changes nothing
-        if not torch.as_tensor(norm).isfinite():
-            raise ValueError(_not_finite(f"gradient of step {self.state.global_step + 1}", norm))
 
     def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see `trainer.grad_cache`."""
@@ -398,6 +394,7 @@ class ScalarTrainer(ResumableTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the means of all terms since the last log, over all processes, and the throughput."""
+        # With the Trainer's own loss, those of the terms.
         if "loss" in logs and self.means.sums:
             names, means = self.means.take()
             if world_size() > 1:

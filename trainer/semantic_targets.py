@@ -58,6 +58,7 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     from modeling_scalar.light_model import text_folder
     from modeling_scalar.loading import quietly
 
+    # Errors of the library do not name the encoder.
     try:
         if is_light(encoder):
             folder = text_folder()
@@ -111,13 +112,6 @@ def _columns(rows: datasets.Dataset) -> tuple[list[str], list[str]]:
     return columns["video_id"], columns["caption"]
 
 
-def _clip_embeds(embeds: torch.Tensor, clip_of_row: torch.Tensor) -> torch.Tensor:
-    """Return the normalised mean of the captions of each clip, `(clips, dim)`."""
-    # The sum has the direction of the mean. Normalised in place, to save the memory of a copy.
-    clips = torch.zeros(int(clip_of_row.max()) + 1, embeds.shape[1]).index_add_(0, clip_of_row, embeds)
-    return clips.div_(clips.norm(dim=1, keepdim=True))
-
-
 def make_semantic_targets(
     rows: datasets.Dataset,
     output: str | os.PathLike,
@@ -163,9 +157,12 @@ def make_semantic_targets(
         numbers.append(clips.setdefault(name, len(clips)))
     clip_of_row = torch.tensor(numbers, dtype=torch.int32)
     output.parent.mkdir(parents=True, exist_ok=True)
-    # One vector per clip, and the nearest others.
-    embeds = _clip_embeds(embed_captions(captions, encoder, progress=progress), clip_of_row)
-    embeds = embeds.to(default_device())
+    # The mean of the captions of each clip, of which the sum has the direction, (clips, dim), and the nearest others.
+    # Normalised in place, to save the memory of a copy.
+    caption_embeds = embed_captions(captions, encoder, progress=progress)
+    embeds = torch.zeros(len(clips), caption_embeds.shape[1]).index_add_(0, clip_of_row, caption_embeds)
+    del caption_embeds
+    embeds = embeds.div_(embeds.norm(dim=1, keepdim=True)).to(default_device())
     neighbors, cosines = nearest_neighbors(embeds, num_neighbors - include_self, progress=progress)
     # Tensors and their origin in one file, which replaces an earlier one only when it is complete.
     packages = {name: version(name) for name in ("sentence-transformers", "tokenizers")}

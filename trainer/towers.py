@@ -27,6 +27,7 @@ class Tower:
 
     def parts(self, model: ScalarRetrievalModel) -> dict[str, torch.nn.Module]:
         """Return the parts that a model has; a joint encoder lacks those of modalities it does not embed."""
+        # A joint encoder has None for what it does not need.
         parts = {}
         for name in self.modules:
             part = attrgetter(name)(model)
