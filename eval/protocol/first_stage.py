@@ -46,19 +46,20 @@ def _known(modalities: Sequence[str]) -> dict[str, Method]:
     names: list[str] = []
     for name in METHODS:
         names.extend(modalities if name in PAPER_MODALITIES else (name,))
-    methods = {name: find_method(name, None if name in METHODS else modalities) for name in names}
-    return {
-        name: method for name, method in methods.items() if {*method.needs, *(method.reads or ())} <= {*modalities}
-    }
+    known = {}
+    for name in names:
+        method = find_method(name, None if name in METHODS else modalities)
+        if {*method.needs, *(method.reads or ())} <= {*modalities}:
+            known[name] = method
+    return known
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the scores that these embeddings have the inputs for: some scores need certain modalities, `concat_head`
     needs its heads."""
     has_heads = embeddings.concat_embeds is not None
-    return tuple(
-        name for name, method in _known(embeddings.modalities).items() if has_heads or not method.uses_concat_heads
-    )
+    methods = _known(embeddings.modalities)
+    return tuple(name for name in methods if has_heads or not methods[name].uses_concat_heads)
 
 
 def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
@@ -75,7 +76,7 @@ def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODA
 def masks_of(
     embeddings: Embeddings, rates: Sequence[float], mask_seed: int
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the modalities that are shown of each clip, `(clips, M)`, at each masking rate and each ladder step."""
+    """Return the modalities left of each clip, `(clips, M)`, at each masking rate and each ladder step."""
     mask = embeddings.modality_mask
     return rate_masks(embeddings.clip_ids, mask, rates, mask_seed), ladder_masks(mask)
 
@@ -98,11 +99,14 @@ def _blocks(
         yield every, every, tuple(directions)
         return
     for direction in directions:
-        ranked_by, candidates = (num_queries, num_clips)[:: 1 if direction == "text_to_video" else -1]
-        size = max(1, max_pairs // candidates)
-        for start in range(0, ranked_by, size):
-            part = slice(start, start + size)
-            yield (part, every, (direction,)) if direction == "text_to_video" else (every, part, (direction,))
+        if direction == "text_to_video":
+            size = max(1, max_pairs // num_clips)
+            for start in range(0, num_queries, size):
+                yield slice(start, start + size), every, (direction,)
+        else:
+            size = max(1, max_pairs // num_queries)
+            for start in range(0, num_clips, size):
+                yield every, slice(start, start + size), (direction,)
 
 
 def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
@@ -110,11 +114,23 @@ def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.L
     if not len(pairs):
         return pairs[:, 0]
     if direction == "video_to_text":
-        scores, pairs = scores.T, pairs.flip(1)
-    asking, rows = pairs[:, 0].unique(return_inverse=True)
-    if len(asking) < len(scores):
-        scores = scores[asking]
+        scores = scores.T
+        pairs = pairs.flip(1)
+    # A clip that no query describes ranks nothing: its row is left out.
+    with_relevant, rows = pairs[:, 0].unique(return_inverse=True)
+    if len(with_relevant) < len(scores):
+        scores = scores[with_relevant]
     return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
+
+
+def _in_block(pairs: torch.Tensor, queries: slice, clips: slice) -> torch.BoolTensor:
+    """Return which pairs [query, clip] lie in a block of the score matrix, (P,)."""
+    inside = torch.ones(len(pairs), dtype=torch.bool)
+    for column, part in enumerate((queries, clips)):
+        inside &= pairs[:, column] >= part.start
+        if part.stop is not None:
+            inside &= pairs[:, column] < part.stop
+    return inside
 
 
 def _masked(pairs: Pairs, modality_mask: torch.Tensor) -> Pairs:
@@ -159,34 +175,44 @@ def rank_pairs(
     check_methods(methods, embeddings.modalities)
     if max_pairs < 1:
         raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
-    pairs, size = embeddings.pairs, (len(embeddings.query_ids), len(embeddings.clip_ids))
-    keys = [(mask & embeddings.modality_mask).numpy().tobytes() for mask in masks]
-    distinct = {key: mask & embeddings.modality_mask for key, mask in zip(keys, masks, strict=True)}
-    ranks = {
-        key: {method: {name: torch.empty(len(pairs), dtype=torch.long) for name in directions} for method in methods}
-        for key in distinct
-    }
-    blocks = list(_blocks(*size, directions, max_pairs))
+    pairs = embeddings.pairs
+
+    # Masks that leave every clip the same modalities are scored once: low rates mask few clips, small galleries none.
+    keys = []
+    distinct = {}
+    ranks: dict[bytes, Ranks] = {}
+    for mask in masks:
+        mask = mask & embeddings.modality_mask
+        key = mask.numpy().tobytes()
+        keys.append(key)
+        distinct[key] = mask
+        ranks[key] = {}
+        for method in methods:
+            ranks[key][method] = {name: torch.empty(len(pairs), dtype=torch.long) for name in directions}
+
+    blocks = list(_blocks(len(embeddings.query_ids), len(embeddings.clip_ids), directions, max_pairs))
     total = len(methods) * len(distinct) * len(blocks)
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
         for queries, clips, block_directions in blocks:
-            here = torch.ones(len(pairs), dtype=torch.bool)
-            for column, part in enumerate((queries, clips)):
-                here &= (pairs[:, column] >= part.start) & (pairs[:, column] < (part.stop or size[column]))
+            # The products of texts and clips are the costly part: computed once, for all masks and methods.
+            here = _in_block(pairs, queries, clips)
             block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
             given = make_pairs(**embeddings.score_inputs(queries, clips), **score_options)
-            dtype, every = given.text_embeds.dtype, given.exact
+            dtype = given.text_embeds.dtype
+            unmasked = given.exact
             for key, mask in distinct.items():
-                shown = _masked(every, mask[clips])
+                masked = _masked(unmasked, mask[clips])
                 for method in methods:
-                    scores, is_directed = None, find_method(method, embeddings.modalities).directed
+                    # A directed method scores each direction by itself; the others share one matrix.
+                    is_directed = find_method(method, embeddings.modalities).directed
+                    scores = None
                     for direction in block_directions:
                         if is_directed:
-                            options = replace(shown.options, direction=direction)
-                            directed = Pairs(shown.text_embeds, shown.clips, options, shown.similarities)
+                            options = replace(masked.options, direction=direction)
+                            directed = Pairs(masked.text_embeds, masked.clips, options, masked.similarities)
                             scores = directed.scores(method).to(dtype)
                         elif scores is None:
-                            scores = shown.scores(method).to(dtype)
+                            scores = masked.scores(method).to(dtype)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
     return [ranks[key] for key in keys]
@@ -208,18 +234,18 @@ def relevant_weights(
         `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
-    return torch.cat(
-        [
-            paired_weights(
-                embeddings.text_embeds[queries],
-                embeddings.modality_embeds[clips],
-                modality_mask[clips],
-                query_temperature=query_temperature,
-                **calibration,
-            )
-            for queries, clips in (chunk.unbind(1) for chunk in embeddings.pairs.split(_CHUNK))
-        ]
-    )
+    weights = []
+    for chunk in embeddings.pairs.split(_CHUNK):
+        queries, clips = chunk.unbind(1)
+        found = paired_weights(
+            embeddings.text_embeds[queries],
+            embeddings.modality_embeds[clips],
+            modality_mask[clips],
+            query_temperature=query_temperature,
+            **calibration,
+        )
+        weights.append(found)
+    return torch.cat(weights)
 
 
 def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
@@ -227,7 +253,8 @@ def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, f
     for direction, values in ranks.items():
         metrics = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
         del metrics["num_queries"]
-        found |= {f"{direction}_{name}": value for name, value in metrics.items()}
+        for name, value in metrics.items():
+            found[f"{direction}_{name}"] = value
     return found
 
 
@@ -239,24 +266,32 @@ def _rate_entry(
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the results of one masking rate, in the format of result files."""
-    singles = pathways(embeddings.modalities)
-    methods = {
-        method: _metrics(by_direction, embeddings.pairs)
-        | {"num_unscorable_clips": (~_scorable(embeddings, modality_mask, method)).sum().item()}
-        for method, by_direction in ranks.items()
-    }
-    recalls = {method: entry["text_to_video_recall_at_1"] for method, entry in methods.items()}
-    best = max(singles, key=recalls.__getitem__)
     names = embeddings.modalities
+
+    # Metrics of each method in both directions.
+    methods = {}
+    recalls = {}
+    for method, by_direction in ranks.items():
+        entry = _metrics(by_direction, embeddings.pairs)
+        entry["num_unscorable_clips"] = (~_scorable(embeddings, modality_mask, method)).sum().item()
+        methods[method] = entry
+        recalls[method] = entry["text_to_video_recall_at_1"]
+
+    # The aggregation gain: R@1 of a joint score minus that of the strongest single pathway, in points.
+    singles = pathways(names)
+    best = max(singles, key=recalls.__getitem__)
+    gains = {name: recall - recalls[best] for name, recall in recalls.items() if name not in singles}
+
+    # Which modality decides, by the weights of relevant pairs (P, M).
     weights = relevant_weights(embeddings, modality_mask, **score_options)
     decided = weights.argmax(1).bincount(minlength=len(names))
     return {
         "rate": float(rate),
         "num_masked_clips": (modality_mask != embeddings.modality_mask).any(dim=1).sum().item(),
-        "presence": dict(zip(embeddings.modalities, modality_mask.sum(dim=0).tolist(), strict=True)),
+        "presence": dict(zip(names, modality_mask.sum(dim=0).tolist(), strict=True)),
         "methods": methods,
         "best_pathway": {"method": best, "text_to_video_recall_at_1": recalls[best]},
-        "aggregation_gain": {name: recall - recalls[best] for name, recall in recalls.items() if name not in singles},
+        "aggregation_gain": gains,
         "mean_weight": dict(zip(names, weights.double().mean(0).tolist(), strict=True)),
         "decided": dict(zip(names, decided.tolist(), strict=True)),
     }
@@ -271,6 +306,9 @@ def _at_rates(
     score_options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the result of [`evaluate_embeddings`]."""
+    entries = []
+    for rate, mask, ranks_of_rate in zip(rates, masks, ranks, strict=True):
+        entries.append(_rate_entry(embeddings, rate, mask, ranks_of_rate, score_options))
     return {
         "num_queries": len(embeddings.query_ids),
         "num_clips": len(embeddings.clip_ids),
@@ -278,9 +316,7 @@ def _at_rates(
         "mask_seed": mask_seed,
         "query_temperature": score_options.get("query_temperature", 0.1),
         "tie_rule": TIE_RULE,
-        "rates": [
-            _rate_entry(embeddings, *measured, score_options) for measured in zip(rates, masks, ranks, strict=True)
-        ],
+        "rates": entries,
     }
 
 
@@ -321,7 +357,8 @@ def evaluate_embeddings(
         ValueError: a method is unknown or reads modalities that the clips do not have, a rate lies outside [0, 1], or
             an embedding that counts is not finite.
     """
-    methods = measurable_methods(embeddings) if methods is None else methods
+    if methods is None:
+        methods = measurable_methods(embeddings)
     methods = tuple(dict.fromkeys((*methods, *pathways(embeddings.modalities))))
     masks, _ = masks_of(embeddings, rates, mask_seed)
     ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
@@ -355,23 +392,30 @@ def measure_first_stage(
     Raises:
         ValueError: as in [`evaluate_embeddings`].
     """
-    methods = measurable_methods(embeddings) if methods is None else methods
+    if methods is None:
+        methods = measurable_methods(embeddings)
     singles = pathways(embeddings.modalities)
     methods = tuple(dict.fromkeys((method, *methods, *singles)))
+
+    # All masks in one call: what they share is computed once.
     at_rates, steps = masks_of(embeddings, rates, mask_seed)
     ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
-    ranks, of_steps = ranks[: len(at_rates)], ranks[len(at_rates) :]
-    measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks, score_options)
-    is_joint = any(name not in singles for name in methods)
-    sets = ladder(embeddings.modalities)
-    measured["ladder"] = [
-        _ladder_entry(embeddings, *step) for step in zip(sets, steps, of_steps, strict=True) if is_joint
-    ]
-    queries = queries_of(embeddings, of_steps[-1], **score_options)
+    ranks_of_steps = ranks[len(at_rates) :]
+    measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks[: len(at_rates)], score_options)
+
+    # The ladder of modality sets, for joint scores: a single pathway reads only its own modality.
+    measured["ladder"] = []
+    if any(name not in singles for name in methods):
+        for modalities, mask, step_ranks in zip(ladder(embeddings.modalities), steps, ranks_of_steps, strict=True):
+            measured["ladder"].append(_ladder_entry(embeddings, modalities, mask, step_ranks))
+
+    # Query by query, on the ladder's last step, which masks nothing.
+    queries = queries_of(embeddings, ranks_of_steps[-1], **score_options)
     best = max(singles, key=lambda name: queries[f"rank_{name}"].count(1))
     compared = [name for name in _COMPARED if name in methods]
     measured["differences"] = recall_differences(queries, method, [*compared, best])
-    if any(kinds := embeddings.kinds()):
+    kinds = embeddings.kinds()
+    if any(kinds):
         queries["kind"] = kinds
         measured["kinds"] = recalls_by_kind(queries, methods)
     return measured, queries
@@ -383,13 +427,14 @@ def _ladder_entry(
     """Return R@1 of joint scores with one set of modalities for the whole gallery; `None` if a score is undefined for
     every clip, as areas are with the video alone."""
     singles = pathways(embeddings.modalities)
-    recalls = {
-        method: retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])["recall_at_1"]
-        if _scorable(embeddings, modality_mask, method).any()
-        else None
-        for method, by_direction in ranks.items()
-        if method not in singles
-    }
+    recalls: dict[str, float | None] = {}
+    for method, by_direction in ranks.items():
+        if method in singles:
+            continue
+        recalls[method] = None
+        if _scorable(embeddings, modality_mask, method).any():
+            metrics = retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])
+            recalls[method] = metrics["recall_at_1"]
     lost = (~modality_mask.any(1)).sum().item()
     return {"modalities": list(modalities), "num_unscorable_clips": lost, "text_to_video_recall_at_1": recalls}
 
@@ -408,23 +453,24 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
         first of several), `weight_<modality>` of each modality (of that clip for this query), `decided` (the modality
         of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
     """
+    # The first pair of each query (Q,): a query that describes several clips is shown with the first of them.
     queries = embeddings.pairs[:, 0]
-    first = torch.full((len(embeddings.query_ids),), len(queries)).scatter_reduce_(
-        0, queries, torch.arange(len(queries)), "amin"
-    )
+    first = torch.full((len(embeddings.query_ids),), len(queries))
+    first.scatter_reduce_(0, queries, torch.arange(len(queries)), "amin")
     names = embeddings.modalities
-    weights = relevant_weights(embeddings, embeddings.modality_mask, **score_options)[first]
-    return {
+    weights = relevant_weights(embeddings, embeddings.modality_mask, **score_options)[first]  # (Q, M)
+
+    table: dict[str, list] = {
         "query_id": embeddings.query_ids,
         "caption": embeddings.captions,
         "clip_id": [embeddings.clip_ids[row] for row in embeddings.pairs[first, 1].tolist()],
-        **{f"weight_{name}": column.tolist() for name, column in zip(names, weights.T, strict=True)},
-        "decided": [names[index] for index in weights.argmax(1).tolist()],
-        **{
-            f"rank_{method}": first_ranks(by_direction["text_to_video"], queries).tolist()
-            for method, by_direction in ranks.items()
-        },
     }
+    for name, column in zip(names, weights.T, strict=True):
+        table[f"weight_{name}"] = column.tolist()
+    table["decided"] = [names[index] for index in weights.argmax(1).tolist()]
+    for method, by_direction in ranks.items():
+        table[f"rank_{method}"] = first_ranks(by_direction["text_to_video"], queries).tolist()
+    return table
 
 
 def recall_differences(
@@ -442,12 +488,16 @@ def recall_differences(
         `list[dict]`: `method`, `baseline` and what [`~eval.protocol.statistics.paired_bootstrap`] gives, in points of
         R@1.
     """
-    hits = {name: [100.0 * (rank == 1) for rank in table[f"rank_{name}"]] for name in (method, *baselines)}
-    return [
-        {"method": method, "baseline": baseline, **paired_bootstrap(hits[method], hits[baseline], seed=seed)}
-        for baseline in baselines
-        if baseline != method
-    ]
+    # Each query counts 100 if a relevant clip is first and 0 otherwise, so that their mean is R@1 in percent.
+    hits = {}
+    for name in (method, *baselines):
+        hits[name] = [100.0 * (rank == 1) for rank in table[f"rank_{name}"]]
+    differences = []
+    for baseline in baselines:
+        if baseline != method:
+            interval = paired_bootstrap(hits[method], hits[baseline], seed=seed)
+            differences.append({"method": method, "baseline": baseline, **interval})
+    return differences
 
 
 def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict[str, Any]]:
@@ -463,9 +513,12 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
         percent.
     """
     found = []
-    for kind in sorted({kind for kind in table["kind"] if kind is not None}):
+    for kind in sorted({*table["kind"]} - {None}):
         rows = [row for row, name in enumerate(table["kind"]) if name == kind]
-        recalls = {name: 100 * sum(table[f"rank_{name}"][row] == 1 for row in rows) / len(rows) for name in methods}
+        recalls = {}
+        for name in methods:
+            ranks = table[f"rank_{name}"]
+            recalls[name] = 100 * [ranks[row] for row in rows].count(1) / len(rows)
         found.append({"kind": kind, "num_queries": len(rows), "text_to_video_recall_at_1": recalls})
     return found
 
