@@ -95,12 +95,13 @@ def two_stage_scores(
             f"`candidates` must be the best of each row by `scores`, which is not so in rows "
             f"{misplaced.nonzero().flatten().tolist()[:10]}."
         )
-    relevant, readable = _is_relevant(scores, pairs).gather(1, candidates), ~values.isnan()
+    # The places of equal first-stage scores: first irrelevant clips that cannot be read, last the relevant ones.
+    relevant = _is_relevant(scores, pairs).gather(1, candidates)
+    readable = ~values.isnan()
     order = sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
-    candidates, values, relevant, readable = (
-        found.gather(1, order) for found in (candidates, values, relevant, readable)
-    )
-    places = places_of(values, relevant.byte())
+    candidates = candidates.gather(1, order)
+    places = places_of(values.gather(1, order), relevant.gather(1, order).byte())
+    # Distinct scores above all others, in the order of the places.
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
     return final.scatter(1, candidates, top + candidates.shape[1] - places)
@@ -167,56 +168,75 @@ class _FirstStage:
         block_size: int,
         score_options: dict[str, Any],
     ) -> None:
-        self.embeddings, self.modality_mask, self.direction = embeddings, modality_mask, direction
-        self.pairs = embeddings.pairs if direction == "text_to_video" else embeddings.pairs.flip(1)
+        self.embeddings = embeddings
+        self.modality_mask = modality_mask
+        self.direction = direction
+        self.pairs = embeddings.pairs
+        if direction == "video_to_text":
+            self.pairs = self.pairs.flip(1)
         self.rows = self.pairs[:, 0].unique()  # a clip without captions ranks nothing
         self.block_size = block_size
         self.score_options = score_options | {"direction": direction}
-        self.candidates = torch.cat([first_candidates(scores, pairs, depth) for _, scores, pairs in self._blocks()])
+        candidates = []
+        for _, scores, pairs in self._blocks():
+            candidates.append(first_candidates(scores, pairs, depth))
+        self.candidates = torch.cat(candidates)
+
+    def _places_of_pairs(self, rows: torch.Tensor, pairs: torch.Tensor) -> torch.LongTensor:
+        """Return pairs (P, 2) with places among `rows`, which are sorted, instead of rows."""
+        return torch.stack([torch.searchsorted(rows, pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Yield the positions of some rows among `rows`, their scores (N, C), and their relevant pairs within them."""
         for start in range(0, len(self.rows), self.block_size):
             block = slice(start, start + self.block_size)
             rows = self.rows[block]
+            queries = clips = slice(None)
             if self.direction == "text_to_video":
-                queries, clips = rows, slice(None)
+                queries = rows
             else:
-                queries, clips = slice(None), rows
+                clips = rows
             inputs = self.embeddings.score_inputs(queries, clips)
             inputs["modality_mask"] = self.modality_mask[clips]
-            scores = retrieval_scores(**inputs, **self.score_options)
+            scores = retrieval_scores(**inputs, **self.score_options)  # (Q, V)
+            if self.direction == "video_to_text":
+                scores = scores.T
             pairs = self.pairs[torch.isin(self.pairs[:, 0], rows)]
-            pairs = torch.stack([torch.searchsorted(rows, pairs[:, 0].contiguous()), pairs[:, 1]], dim=1)
-            yield block, scores if self.direction == "text_to_video" else scores.T, pairs
+            yield block, scores, self._places_of_pairs(rows, pairs)
 
     def requests(self, views: torch.Tensor) -> torch.LongTensor:
         """Return caption, clip and view of each candidate, (N, K, 3), with each clip's view from `views`."""
         rows = self.rows[:, None].expand_as(self.candidates)
-        captions, clips = (rows, self.candidates) if self.direction == "text_to_video" else (self.candidates, rows)
-        return torch.stack([captions, clips, views[clips]], dim=-1)
+        if self.direction == "text_to_video":
+            return torch.stack([rows, self.candidates, views[self.candidates]], dim=-1)
+        return torch.stack([self.candidates, rows, views[rows]], dim=-1)
 
     def metrics(self, logits: torch.Tensor, orders: Sequence[tuple[int, float | None]]) -> list[dict[str, float]]:
         """Return the metrics of each order: a depth, and the weight of a match logit, or None for the match alone."""
+        # First-stage scores are computed again, a block at a time, rather than kept: (N, C) may be large.
         ranks: list[list[torch.Tensor]] = [[] for _ in orders]
         rows = []
         for block, scores, pairs in self._blocks():
             rows.append(pairs[:, 0] + block.start)
-            for found, (depth, weight) in zip(ranks, orders, strict=True):
-                candidates, values = self.candidates[block, :depth], logits[block, :depth]
+            for ranks_of_order, (depth, weight) in zip(ranks, orders, strict=True):
+                candidates = self.candidates[block, :depth]
+                values = logits[block, :depth]
                 if weight is not None:
                     values = fused_values(scores.gather(1, candidates), values, weight)
-                found.append(relevant_ranks(two_stage_scores(scores, pairs, candidates, values), pairs))
+                final = two_stage_scores(scores, pairs, candidates, values)
+                ranks_of_order.append(relevant_ranks(final, pairs))
+
         results = []
-        for found in ranks:
-            metrics = retrieval_metrics(torch.cat(found), torch.cat(rows))
+        for ranks_of_order in ranks:
+            metrics = retrieval_metrics(torch.cat(ranks_of_order), torch.cat(rows))
             del metrics["num_queries"]
             results.append({f"{self.direction}_{name}": value for name, value in metrics.items()})
         return results
 
     def is_relevant(self) -> torch.BoolTensor:
         """Return whether each candidate is relevant, (N, K)."""
-        pairs = torch.stack([torch.searchsorted(self.rows, self.pairs[:, 0].contiguous()), self.pairs[:, 1]], dim=1)
+        # A pair as one number, row * columns + column, so that `isin` compares pairs.
+        pairs = self._places_of_pairs(self.rows, self.pairs)
         num_columns = 1 + max(self.candidates.max().item(), pairs[:, 1].max().item())
         keys = self.candidates + num_columns * torch.arange(len(self.rows))[:, None]
         return torch.isin(keys, pairs[:, 0] * num_columns + pairs[:, 1])
@@ -276,31 +296,52 @@ class TwoStage:
         if block_size < 1:
             raise ValueError(f"`block_size` must be at least 1, got {block_size}.")
         embeddings.check_finite()
-        self.depth, self.mask_seed = depth, mask_seed
-        score_options = dict(model.score_options() if score_options is None else score_options)
+        self.depth = depth
+        self.mask_seed = mask_seed
+        if score_options is None:
+            score_options = model.score_options()
+        score_options = dict(score_options)
         self.method = score_options.setdefault("method", "scalar")
-        masks = {r: mask_modalities(embeddings.clip_ids, embeddings.modality_mask, r, mask_seed) for r in rates}
-        arguments = depth, block_size, score_options
-        stages = {r: [_FirstStage(embeddings, mask, d, *arguments) for d in DIRECTIONS] for r, mask in masks.items()}
 
-        views = {
-            (p, r): clip_views(mask, condition_on, p, embeddings.modalities)
-            for p in policies
-            for r, mask in masks.items()
-        }
-        self.settings = [(policy, rate) for policy in policies for rate in rates]
-        requests = [stage.requests(views[p, r]) for p, r in self.settings for stage in stages[r]]
+        # The first stage chooses the candidates of each mask and direction.
+        masks = {}
+        stages = {}
+        for rate in rates:
+            mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
+            masks[rate] = mask
+            stages[rate] = []
+            for direction in DIRECTIONS:
+                stages[rate].append(_FirstStage(embeddings, mask, direction, depth, block_size, score_options))
+
+        # What the cross-encoder has to score: the candidates, and the relevant pairs with nothing masked.
+        self.settings = []
+        requests = []  # (N, K, 3) each
         self._matched_setting = (policies[0], 0.0)
-        if self._matched_setting in self.settings:
-            pairs = embeddings.pairs
-            requests.append(torch.cat([pairs, views[policies[0], 0.0][pairs[:, 1:]]], dim=1)[:, None])
-        unique, places = torch.cat([r.flatten(0, 1) for r in requests]).unique(dim=0, return_inverse=True)
+        matched = None
+        for policy in policies:
+            for rate in rates:
+                self.settings.append((policy, rate))
+                views = clip_views(masks[rate], condition_on, policy, embeddings.modalities)
+                requests += [stage.requests(views) for stage in stages[rate]]
+                if (policy, rate) == self._matched_setting:
+                    matched = torch.cat([embeddings.pairs, views[embeddings.pairs[:, 1:]]], dim=1)[
+                        :, None
+                    ]  # (P, 1, 3)
+        if matched is not None:
+            requests.append(matched)
+
+        # Settings share most pairs: each is scored once, and its logit goes to every request for it.
+        flat = torch.cat([request.flatten(0, 1) for request in requests])
+        unique, places = flat.unique(dim=0, return_inverse=True)
         logits = match_logits(model, processor, clips, embeddings.captions, unique, **options)
-        sizes = [request.shape[:2] for request in requests]
-        parts = logits[places].split([size.numel() for size in sizes])
-        found = iter([part.view(size) for part, size in zip(parts, sizes, strict=True)])
-        self._found = {(p, r): [(stage, next(found)) for stage in stages[r]] for p, r in self.settings}
-        self._matched = next(found, None)
+        sizes = [request.shape[0] * request.shape[1] for request in requests]
+        parts = iter(logits[places].split(sizes))
+        self._found = {}
+        for setting in self.settings:
+            self._found[setting] = []
+            for stage in stages[setting[1]]:
+                self._found[setting].append((stage, next(parts).view(stage.candidates.shape)))
+        self._matched_logits = next(parts, None)
 
     def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
         """
@@ -320,27 +361,29 @@ class TwoStage:
         Raises:
             ValueError: a depth or the weight is out of range.
         """
-        depths = (self.depth,) if depths is None else tuple(sorted(set(depths)))
+        if depths is None:
+            depths = (self.depth,)
+        depths = tuple(sorted(set(depths)))
         for depth in depths:
             check_depth(depth)
         if not depths or depths[-1] > self.depth:
             raise ValueError(f"Expected depths up to the {self.depth} candidates read, got {list(depths)}.")
-        rules: dict[str, float | None] = {"match": None}
+        orders: list[tuple[int, float | None]] = [(depth, None) for depth in depths]
         if weight is not None:
             check_weight(weight)
-            rules["fused"] = weight
-        orders = [(rule, depth) for rule in rules for depth in depths]
+            orders += [(depth, weight) for depth in depths]
         results = []
         for policy, rate in self.settings:
             found = self._found[policy, rate]
-            measured = [stage.metrics(logits, [(d, rules[rule]) for rule, d in orders]) for stage, logits in found]
-            for (rule, depth), *directions in zip(orders, *measured, strict=True):
+            measured = [stage.metrics(logits, orders) for stage, logits in found]
+            for (depth, order_weight), *of_directions in zip(orders, *measured, strict=True):
+                rule = "match" if order_weight is None else "fused"
                 result = {"depth": depth, "rule": rule, "policy": policy, "method": self.method, "rate": rate}
                 result["mask_seed"] = self.mask_seed
                 result["num_unread_pairs"] = sum(logits[:, :depth].isnan().sum().item() for _, logits in found)
                 if rule == "fused":
                     result["weight"] = weight
-                for metrics in directions:
+                for metrics in of_directions:
                     result |= metrics
                 results.append(result)
         return results
@@ -363,24 +406,28 @@ class TwoStage:
         Raises:
             ValueError: a weight is out of range.
         """
-        settings = [setting for setting in self.settings if setting[0] == self.settings[0][0]]
         for weight in grid:
             check_weight(weight)
         orders = [(self.depth, weight) for weight in grid]
-        recalls = [
-            [metrics[f"{stage.direction}_recall_at_1"] for metrics in stage.metrics(logits, orders)]
-            for setting in settings
-            for stage, logits in self._found[setting]
-        ]
+
+        # R@1 of every weight, for each mask and direction of the first policy.
+        first_policy = self.settings[0][0]
+        rates = [rate for policy, rate in self.settings if policy == first_policy]
+        recalls = []
+        for rate in rates:
+            for stage, logits in self._found[first_policy, rate]:
+                metrics = stage.metrics(logits, orders)
+                recalls.append([entry[f"{stage.direction}_recall_at_1"] for entry in metrics])
+
         # Rounded, so that equal means tie despite the rounding errors of their sums.
-        curve = [round(sum(found) / len(found), 9) for found in zip(*recalls, strict=True)]
+        curve = [round(sum(of_weight) / len(of_weight), 9) for of_weight in zip(*recalls, strict=True)]
         best = grid[curve.index(max(curve))]
         return {
             "weight": best,
             "depth": self.depth,
-            "policy": settings[0][0],
+            "policy": first_policy,
             "method": self.method,
-            "rates": [rate for _, rate in settings],
+            "rates": rates,
             "grid": list(grid),
             "curve": curve,
         }
@@ -399,8 +446,10 @@ class TwoStage:
         if self._matched_setting not in self.settings:
             return None
         stage, logits = self._found[self._matched_setting][0]
-        matched, hard = self._matched.flatten(), logits[~stage.is_relevant()]
-        matched, hard = (found[~found.isnan()] for found in (matched, hard))
+        hard = logits[~stage.is_relevant()]
+        hard = hard[~hard.isnan()]
+        matched = self._matched_logits
+        matched = matched[~matched.isnan()]
         if not len(matched) or not len(hard):
             return None
         return {
