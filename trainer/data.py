@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 from eval.benchmarks.columns import KIND
-from eval.benchmarks.rows import read_row, say_unread
+from eval.benchmarks.rows import read_row, warn_unread
 from modeling_scalar import Clip, ScalarProcessor
 
 from .draws import derived_generator
@@ -131,7 +131,7 @@ class ClipDataset(Examples):
         keep_in_memory: bool = False,
     ):
         super().__init__(rows)
-        say_unread(rows.column_names, processor.modalities)
+        warn_unread(rows.column_names, processor.modalities)
         self.processor = processor
         self.seed = seed
         self._clips: list[Clip] | None = None

@@ -45,15 +45,22 @@ def _decodes(
         return reader.read_frames(path, choose_frames, prepare=lambda *_: lambda frame: None) is not None
 
     def choose(available: int) -> list[tuple[int, int]]:
-        return [] if available < extractor.min_samples else extractor.choose_parts(available)
+        if available < extractor.min_samples:
+            return []
+        return extractor.choose_parts(available)
 
     read = reader.read_audio_parts(path, choose)
     return read is not None and any(part.any() for part in read[0])  # digital silence does not count as sound
 
 
 def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedReader) -> _Finding:
-    present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
-    durations, missing, unreadable, extractor = [], [], [], ScalarFeatureExtractor()
+    present = set()
+    if (clip["subtitle"] or "").strip():
+        present.add("subtitle")
+    durations = []
+    missing = []
+    unreadable = []
+    extractor = ScalarFeatureExtractor()
     reader = reader.noting(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
     for kind, column in _COLUMNS.items():
         path = clip[column]
@@ -61,7 +68,8 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
             continue
         try:
             duration = reader.read_duration(path)
-            durations += [duration] if duration is not None else []
+            if duration is not None:
+                durations.append(duration)
             if _decodes(path, kind, num_frames, extractor, reader):
                 present.add(kind)
         except FileNotFoundError:
@@ -69,7 +77,8 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
         except (MediaError, OSError) as error:
             unreadable.append(f"{clip['video_id']}: {error}")
     # A file that does not open fails for both video and audio: one line is enough.
-    missing, unreadable = (list(dict.fromkeys(lines)) for lines in (missing, unreadable))
+    missing = list(dict.fromkeys(missing))
+    unreadable = list(dict.fromkeys(unreadable))
     presence = [modality in present for modality in _MODALITIES]
     return _Finding(presence, max(durations, default=None), missing, unreadable)
 
@@ -104,83 +113,125 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
     reader = SandboxedReader()
     findings = in_background(lambda clip: _inspect(clip, num_frames, reader), clips, num_workers)
-    findings = list(tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress))
 
-    ids = [clip["video_id"] for clip in clips]
-    presence = torch.tensor([finding.presence for finding in findings])  # (clips, 3)
+    # What each clip holds, in the order of the clips.
+    ids = []
+    folders: Counter[str] = Counter()
+    paths: set[str | None] = {None}
+    for clip in clips:
+        ids.append(clip["video_id"])
+        for column in _COLUMNS.values():
+            path = clip[column]
+            if path not in paths:  # the video's own track is the same file
+                paths.add(path)
+                folders[os.path.dirname(path)] += 1
+    without: dict[str, list[str]] = {modality: [] for modality in _MODALITIES}
+    presence = []
+    empty = []
+    durations = []
+    missing = []
+    unreadable = []
+    bar = tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress)
+    for video_id, finding in zip(ids, bar, strict=True):
+        presence.append(finding.presence)
+        for modality, is_present in zip(_MODALITIES, finding.presence, strict=True):
+            if not is_present:
+                without[modality].append(video_id)
+        if not any(finding.presence):
+            empty.append(video_id)
+        if finding.duration is not None:
+            durations.append(finding.duration)
+        missing += finding.missing
+        unreadable += finding.unreadable
+
+    # Captions: a caption of several clips makes all but one of them count as wrong.
     described: dict[str, list[str]] = {}
+    num_captions: Counter[int] = Counter()
     for query, clip in pairs:
         described.setdefault(captions[query], []).append(ids[clip])
-    captions_per_clip = Counter(clip for _, clip in pairs).values()
-    durations = [finding.duration for finding in findings if finding.duration is not None]
-    paths = {clip[column] for clip in clips for column in _COLUMNS.values()} - {None}
+        num_captions[clip] += 1
+    repeated = {}
+    if split.task == "retrieval":
+        repeated = {caption: owners for caption, owners in described.items() if len(set(owners)) > 1}
+    middle = None
+    if durations:
+        middle = median(durations)
     report = {
         "task": split.task,
         "num_clips": len(clips),
         "num_queries": len(captions),
         "num_pairs": len(pairs),
-        "captions_per_clip": {"min": min(captions_per_clip), "max": max(captions_per_clip)},
-        "without": {
-            modality: [ids[row] for row, there in enumerate(column) if not there]
-            for modality, column in zip(_MODALITIES, presence.T.tolist(), strict=True)
-        },
+        "captions_per_clip": {"min": min(num_captions.values()), "max": max(num_captions.values())},
+        "without": without,
         "missing_clips": list(split.left_out),
-        "missing_files": [line for finding in findings for line in finding.missing],
-        "unreadable": [line for finding in findings for line in finding.unreadable],
-        "empty": [video_id for video_id, finding in zip(ids, findings, strict=True) if not any(finding.presence)],
-        "repeated_captions": {
-            caption: owners
-            for caption, owners in described.items()
-            if split.task == "retrieval" and len(set(owners)) > 1
-        },
+        "missing_files": missing,
+        "unreadable": unreadable,
+        "empty": empty,
+        "repeated_captions": repeated,
         "duration": {
             "num_known": len(durations),
             "min": min(durations, default=None),
-            "median": median(durations) if durations else None,
+            "median": middle,
             "max": max(durations, default=None),
             "total": sum(durations),
         },
-        "folders": dict(sorted(Counter(map(os.path.dirname, paths)).items())),
-        "gallery": gallery_manifest(ids, presence),
+        "folders": dict(sorted(folders.items())),
+        "gallery": gallery_manifest(ids, torch.tensor(presence)),
     }
     return report | {"complete": not any(report[name] for name in _FAULTS)}
 
 
-def _listed(lines: Sequence[str], limit: int = 10) -> list[str]:
-    more = [f"  and {len(lines) - limit:,} more"] if len(lines) > limit else []
-    return [f"  {line}" for line in lines[:limit]] + more
+def _first_lines(lines: Sequence[str], limit: int = 10) -> list[str]:
+    first = [f"  {line}" for line in lines[:limit]]
+    if len(lines) > limit:
+        first.append(f"  and {len(lines) - limit:,} more")
+    return first
 
 
 def format_audit(report: Mapping[str, Any]) -> str:
     """Format the result of [`audit_split`] as a short table; lists are cut at ten entries."""
-    num_clips, duration = report["num_clips"], report["duration"]
+    # Sizes.
+    num_clips = report["num_clips"]
     fewest, most = report["captions_per_clip"].values()
-    queries = "class labels" if report["task"] == "classification" else "captions"
+    per_clip = str(fewest)
+    if fewest != most:
+        per_clip = f"{fewest} to {most}"
+    queries = "captions"
+    if report["task"] == "classification":
+        queries = "class labels"
     lines = [
         f"{'clips':<16}{num_clips:>9,}   {report['num_queries']:,} {queries}, {report['num_pairs']:,} pairs, "
-        f"{fewest if fewest == most else f'{fewest} to {most}'} per clip",
+        f"{per_clip} per clip",
     ]
     for modality, ids in report["without"].items():
         lines.append(f"{f'with {modality}':<16}{num_clips - len(ids):>9,}   {len(ids):,} without")
+    duration = report["duration"]
     if duration["num_known"]:
         shortest, middle, longest = (f"{duration[name]:,.1f} s" for name in ("min", "median", "max"))
+        line = f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   "
+        line += f"shortest {shortest}, median {middle}, longest {longest}"
         unknown = num_clips - duration["num_known"]
-        lines.append(
-            f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   shortest {shortest}, median {middle}, longest {longest}"
-            + (f"; {unknown:,} clips have no known duration" if unknown else "")
-        )
+        if unknown:
+            line += f"; {unknown:,} clips have no known duration"
+        lines.append(line)
+
+    # Faults, which must be repaired, then what may be intended.
     for name, title in _FAULTS.items():
-        lines += [f"{len(report[name]):,} {title}:", *_listed(report[name])] if report[name] else []
+        if report[name]:
+            lines += [f"{len(report[name]):,} {title}:", *_first_lines(report[name])]
     if report["repeated_captions"]:
         repeated = [f"{caption!r}: {', '.join(ids)}" for caption, ids in report["repeated_captions"].items()]
         lines += [
             f"{len(repeated):,} captions shared by several clips, only one of which counts as found:",
-            *_listed(repeated),
+            *_first_lines(repeated),
         ]
     lines.append("files in:")
-    lines += _listed([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
+    lines += _first_lines([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
     lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
-    lines.append("Complete: every stream decodes." if report["complete"] else "Not complete: see above.")
+    verdict = "Not complete: see above."
+    if report["complete"]:
+        verdict = "Complete: every stream decodes."
+    lines.append(verdict)
     return "\n".join(lines)
 
 

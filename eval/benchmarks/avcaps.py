@@ -16,12 +16,17 @@ _FORMAT = f"AVCaps' own JSON, an object of clip ids to objects with lists of cap
 def _read(path: Path) -> list[Entry]:
     entries = []
     for video_id, item in read_json(path, dict, _FORMAT).items():
-        lists = {name: item.get(name, []) for name in _KINDS} if isinstance(item, dict) else {}
-        texts = [(text, _KINDS[name]) for name, texts in lists.items() if isinstance(texts, list) for text in texts]
-        captions = [(text, kind) for text, kind in texts if text != ""]  # some annotators wrote nothing
-        if not captions or not all(is_text(text) for text, _ in captions):
+        captions = []
+        kinds = []
+        for name, kind in _KINDS.items():
+            texts = item.get(name) if isinstance(item, dict) else None
+            if isinstance(texts, list):
+                written = [text for text in texts if text != ""]  # some annotators wrote nothing
+                captions += written
+                kinds += [kind] * len(written)
+        if not captions or not all(map(is_text, captions)):
             raise ValueError(f"The clip {video_id!r} of {path} must have captions as {_FORMAT}; got {item!r:.200}.")
-        entries.append(Entry(video_id, [text for text, _ in captions], kinds=[kind for _, kind in captions]))
+        entries.append(Entry(video_id, captions, kinds=kinds))
     return entries
 
 

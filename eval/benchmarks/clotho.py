@@ -20,10 +20,13 @@ def _read(path: Path) -> list[Entry]:
         raise FileNotFoundError(f"No annotation at {path}. It must be {expected}.") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
+    entries = []
     for number, row in enumerate(rows, start=1):
-        if not all(is_text(row.get(name)) for name in ("file_name", *_CAPTIONS)):
+        captions = [row.get(name) for name in _CAPTIONS]
+        if not all(map(is_text, [row.get("file_name"), *captions])):
             raise ValueError(f"Row {number} of {path} must be one of {expected}; got {row!r:.200}.")
-    return [Entry(Path(row["file_name"]).stem, [row[name] for name in _CAPTIONS]) for row in rows]
+        entries.append(Entry(Path(row["file_name"]).stem, captions))
+    return entries
 
 
 _SPLITS = {"train": "development", "validation": "validation", "test": "evaluation"}

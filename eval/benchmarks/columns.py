@@ -46,16 +46,22 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     Raises:
         ValueError: ids have several files; the message names the first ten.
     """
-    wanted, found = set(ids), {}
     if not folder.is_dir():
         return {}
+
+    # One listing, because asking for each file is slow on a network.
+    wanted = set(ids)
+    found: dict[str, list[str]] = {}
     with os.scandir(folder.absolute()) as entries:
         for entry in entries:
             name, extension = os.path.splitext(entry.name)
             # A broken link is kept: reading it reports the error. Otherwise the clip would seem to lack the track.
             if name in wanted and extension.lower() not in _NOT_MEDIA and not entry.is_dir():
                 found.setdefault(name, []).append(entry.path)
-    several = [" and ".join(sorted(map(os.path.basename, paths))) for paths in found.values() if len(paths) > 1]
+    several = []
+    for paths in found.values():
+        if len(paths) > 1:
+            several.append(" and ".join(sorted(map(os.path.basename, paths))))
     if several:
         raise ValueError(
             f"{len(several)} clips have several files in {folder}: {', '.join(sorted(several)[:10])}"
@@ -125,16 +131,31 @@ def dataset_from_rows(
         FileNotFoundError: a file does not exist, or a row has neither a file nor a text; the message names the first
             such clips.
     """
-    root, resolved, lost = root.absolute(), [], {}
+    root = root.absolute()
+    columns = [*FEATURES, *texts]
+    if rows and KIND in rows[0]:
+        columns.append(KIND)
+    resolved = []
+    clip_ids = set()
+    lost = {}
     for row in rows:
-        row = {name: row[name] for name in (*FEATURES, *texts, KIND) if name != KIND or name in row}
-        named = {name: str(root / row[name]) for name in ("video_path", "audio_path") if row[name] is not None}
-        absent = [path for path in dict.fromkeys(named.values()) if not Path(path).is_file()]
-        if absent or not (named or any(row[name] for name in ("subtitle", *texts))):
-            lost[row["video_id"]] = f"{row['video_id']} ({', '.join(absent) or 'no file is named'})"
-        resolved.append(row | named)
-    num_clips = len({row["video_id"] for row in resolved})
-    refuse_missing(list(lost.values()), num_clips, "lack a file", on_missing)
+        row = {name: row[name] for name in columns}
+        clip_id = row["video_id"]
+        clip_ids.add(clip_id)
+
+        # Absolute paths; a file named twice, as video and audio, is reported once.
+        absent = []
+        has_content = any(row[name] for name in ("subtitle", *texts))
+        for name in ("video_path", "audio_path"):
+            if row[name] is not None:
+                has_content = True
+                row[name] = str(root / row[name])
+                if row[name] not in absent and not Path(row[name]).is_file():
+                    absent.append(row[name])
+        if absent or not has_content:
+            lost[clip_id] = f"{clip_id} ({', '.join(absent) or 'no file is named'})"
+        resolved.append(row)
+    refuse_missing(list(lost.values()), len(clip_ids), "lack a file", on_missing)
     return make_dataset([row for row in resolved if row["video_id"] not in lost]), list(lost)
 
 

@@ -64,8 +64,11 @@ class Split:
 
 def _settings(part: Any) -> dict[str, Any]:
     """Return the arguments that create a processor, or a part of one, with their current values."""
-    parameters = inspect.signature(type(part)).parameters.values()
-    return {p.name: getattr(part, p.name) for p in parameters if p.kind is not p.VAR_KEYWORD}
+    settings = {}
+    for name, parameter in inspect.signature(type(part)).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            settings[name] = getattr(part, name)
+    return settings
 
 
 def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any]) -> ScalarProcessor:
@@ -85,19 +88,26 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
     """
     if isinstance(processor, ScalarJointProcessor):
         return processor.with_protocol(processing)
+    # The current settings of the processor and of its two parts.
     settings = _settings(processor)
-    parts = {name: settings.pop(name) for name in ("image_processor", "feature_extractor")}
     tokenizer = settings.pop("tokenizer")
-    known = {name: _settings(part) for name, part in parts.items()}
-    names = {*settings, *(name for group in known.values() for name in group)}
+    image_processor = settings.pop("image_processor")
+    feature_extractor = settings.pop("feature_extractor")
+    image_settings = _settings(image_processor)
+    feature_settings = _settings(feature_extractor)
+    names = {*settings, *image_settings, *feature_settings}
     if not names.issuperset(processing):
         raise ValueError(f"Settings of a processor are {sorted(names)}, got {sorted(set(processing) - names)}.")
 
-    def build(part: Any, group: Mapping[str, Any], **others: Any) -> Any:
-        return type(part)(**others, **{name: processing.get(name, value) for name, value in group.items()})
-
-    parts = {name: build(part, known[name]) for name, part in parts.items()}
-    configured = build(processor, settings, tokenizer=tokenizer, **parts)
+    # New ones, in which the protocol's values take the place of the current ones.
+    for group in (settings, image_settings, feature_settings):
+        group |= {name: processing[name] for name in group if name in processing}
+    configured = type(processor)(
+        image_processor=type(image_processor)(**image_settings),
+        feature_extractor=type(feature_extractor)(**feature_settings),
+        tokenizer=tokenizer,
+        **settings,
+    )
     configured.reader = processor.reader  # depends on the machine, not on a protocol
     return configured
 

@@ -53,13 +53,19 @@ def read_json(path: Path, kind: type, what: str) -> Any:
     return content
 
 
-def _counted(entry: Entry, captions: str) -> list[dict[str, str]]:
+def _caption_rows(entry: Entry, captions: str) -> list[dict[str, str]]:
     """Return all captions of a clip, or the first of each kind; with their kinds, if there are any."""
-    kinds = [None] * len(entry.captions) if entry.kinds is None else entry.kinds
-    counted = list(zip(entry.captions, kinds, strict=True))
-    if captions == "first":
-        counted = [(caption, kind) for place, (caption, kind) in enumerate(counted) if kind not in kinds[:place]]
-    return [{"caption": caption} | ({} if entry.kinds is None else {KIND: kind}) for caption, kind in counted]
+    rows = []
+    kinds = set()
+    for place, caption in enumerate(entry.captions):
+        row = {"caption": caption}
+        if entry.kinds is not None:
+            row[KIND] = entry.kinds[place]
+        kind = row.get(KIND)
+        if captions == "all" or kind not in kinds:
+            rows.append(row)
+        kinds.add(kind)
+    return rows
 
 
 def read_entries(
@@ -88,11 +94,14 @@ def read_entries(
         where = f"Entry {index} of {path}"
         if not isinstance(item, dict):
             raise ValueError(f"{where} must be an object, got {item!r:.200}.")
-        video_id, subtitle = item.get(id_name), item.get("subtitle")
+        video_id = item.get(id_name)
+        subtitle = item.get("subtitle")
         caption = next((item[name] for name in caption_names if name in item), None)
         if not is_text(video_id):
             raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
-        captions = caption if isinstance(caption, list) else [caption]
+        captions = caption
+        if not isinstance(captions, list):
+            captions = [caption]
         if not captions or not all(map(is_text, captions)):
             raise ValueError(
                 f"{where}, clip {video_id!r}: {caption_keys} must be a caption or a list of captions, "
@@ -102,7 +111,9 @@ def read_entries(
             raise ValueError(f"{where}, clip {video_id!r}: `subtitle` must be text, got {subtitle!r:.200}.")
         if video_id in entries:
             raise ValueError(f"{where} repeats the clip {video_id!r}. Put all its captions into one entry, as a list.")
-        entries[video_id] = Entry(video_id, captions, subtitle if is_text(subtitle) else None)
+        if not is_text(subtitle):
+            subtitle = None
+        entries[video_id] = Entry(video_id, captions, subtitle)
     return list(entries.values())
 
 
@@ -128,22 +139,25 @@ def dataset_from_entries(
         ValueError: a clip has several files of one kind.
     """
     ids = [entry.video_id for entry in entries]
-    videos, audios = find_media(root / "videos", ids), find_media(root / "audios", ids)
+    videos = find_media(root / "videos", ids)
+    audios = find_media(root / "audios", ids)
     lost = [video_id for video_id in ids if video_id not in videos and video_id not in audios]
     refuse_missing(lost, len(ids), f"have no file in {root / 'videos'} or {root / 'audios'}", on_missing)
+
     # Files are not checked one by one, which is slow on a network: the listings have shown that they exist.
-    rows = [
-        {
+    rows = []
+    for entry in entries:
+        video_path = videos.get(entry.video_id)
+        audio_path = audios.get(entry.video_id, video_path)
+        if audio_path is None:
+            continue
+        clip = {
             "video_id": entry.video_id,
-            "video_path": videos.get(entry.video_id),
-            "audio_path": audios.get(entry.video_id, videos.get(entry.video_id)),
+            "video_path": video_path,
+            "audio_path": audio_path,
             "subtitle": entry.subtitle,
         }
-        | caption
-        for entry in entries
-        if entry.video_id in videos or entry.video_id in audios
-        for caption in _counted(entry, captions)
-    ]
+        rows += [clip | caption for caption in _caption_rows(entry, captions)]
     return make_dataset(rows), lost
 
 

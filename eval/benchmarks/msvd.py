@@ -25,14 +25,16 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> list[Entry]:
-    ids, descriptions = _lines(path), path.with_name(_DESCRIPTIONS)
+    ids = _lines(path)
+    descriptions = path.with_name(_DESCRIPTIONS)
     captions: dict[str, list[str]] = {}
     for line in _lines(descriptions):
         video_id, _, caption = line.partition(" ")
         if not caption.strip():
             raise ValueError(f"A line of {descriptions} must be a clip's id and a caption, got {line!r:.200}.")
         captions.setdefault(video_id, []).append(caption.strip())
-    if undescribed := [video_id for video_id in ids if video_id not in captions]:
+    undescribed = [video_id for video_id in ids if video_id not in captions]
+    if undescribed:
         raise ValueError(f"{descriptions} has no caption for the clip {undescribed[0]!r} of {path}. Restore them.")
     return [Entry(video_id, captions[video_id]) for video_id in dict.fromkeys(ids)]
 

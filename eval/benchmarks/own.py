@@ -65,20 +65,27 @@ def _read_table(
 def _value(value: Any) -> Any:
     """Return `None` for the empty values of tables."""
     is_nan = isinstance(value, float) and value != value
-    return None if value is None or is_nan or (isinstance(value, str) and not value.strip()) else value
+    is_blank = isinstance(value, str) and not value.strip()
+    if is_nan or is_blank:
+        return None
+    return value
 
 
 def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
     """Convert rows of the user's table to clips with these columns, with captions as a list."""
     clips: dict[str, dict[str, Any]] = {}
     for place, row in rows:
+        # The values of the clip, each of the expected type.
         where = f"{source}, {place}"
         clip = {name: _value(row.get(column)) for name, column in columns.items()}
-        video_id, captions = clip["video_id"], clip["caption"]
+        video_id = clip["video_id"]
         if isinstance(video_id, bool) or not isinstance(video_id, (str, int)):
             raise ValueError(f"{where}: {columns['video_id']!r} must be text, got {video_id!r}.")
-        clip["video_id"] = video_id = str(video_id)
-        captions = captions if isinstance(captions, list) else [captions]
+        video_id = str(video_id)
+        clip["video_id"] = video_id
+        captions = clip["caption"]
+        if not isinstance(captions, list):
+            captions = [captions]
         if not captions or not all(isinstance(_value(text), str) for text in captions):
             raise ValueError(
                 f"{where}, clip {video_id!r}: {columns['caption']!r} must be a caption or a list of captions, got "
@@ -90,9 +97,11 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
                     f"{where}, clip {video_id!r}: {columns[name]!r} must be text, got {clip[name]!r:.200}."
                 )
         clip["caption"] = captions
+
+        # Rows with the same id are one clip, with the captions of all.
         known = clips.setdefault(video_id, clip)
         if known is not clip:
-            if any(known[name] != clip[name] for name in clip if name != "caption"):
+            if known | {"caption": captions} != clip:
                 raise ValueError(
                     f"{where} gives other files or texts for the clip {video_id!r} than an earlier row: one "
                     f"{columns['video_id']!r} is one clip."
@@ -106,8 +115,12 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
     """Find the files of clips whose table has no column of videos or of audio files."""
     ids = [clip["video_id"] for clip in clips]
-    videos = {} if "video_path" in known else find_media(folder / "videos", ids)
-    audios = {} if "audio_path" in known else find_media(folder / "audios", ids)
+    videos: dict[str, str] = {}
+    audios: dict[str, str] = {}
+    if "video_path" not in known:
+        videos = find_media(folder / "videos", ids)
+    if "audio_path" not in known:
+        audios = find_media(folder / "audios", ids)
     for clip in clips:
         video_id = clip["video_id"]
         if "video_path" not in known:
@@ -122,26 +135,30 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
 
 def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
     """Find the subtitles of clips whose table has no column of subtitles."""
-    seen = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
-    files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in seen]
-    known = {} if gallery is None else gallery.files_at(files)
+    with_video = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
+    files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in with_video]
+    known = {}
+    if gallery is not None:
+        known = gallery.files_at(files)
     reader = SandboxedReader()
 
     def words_of(path: str) -> str | None:
         """Return what a search reads: a transcript, the path of a subtitle file, or the text of a subtitle track."""
         if path in known and is_as_known(path, known[path]):
-            heard = Transcripts(gallery.path).with_words(known[path].sha256)
-            if heard is not None:
-                return str(heard)
+            transcript = Transcripts(gallery.path).with_words(known[path].sha256)
+            if transcript is not None:
+                return str(transcript)
         try:
             sidecar = find_sidecar(path)
-            return reader.read_subtitle_of(path) if sidecar is None else str(sidecar)
+            if sidecar is not None:
+                return str(sidecar)
+            return reader.read_subtitle_of(path)
         except (MediaError, OSError):  # reported when the clip is read
             return None
 
     with ThreadPoolExecutor(num_processors()) as pool:
         found = tqdm(pool.map(words_of, files), "Subtitles", len(files), unit="file", delay=2)
-        for clip, words in zip(seen, found, strict=True):
+        for clip, words in zip(with_video, found, strict=True):
             clip["subtitle"] = words
 
 
@@ -240,21 +257,35 @@ def load_own(
     texts = _further_texts(given)
     if holdout is not None and not 0 < holdout < 1:
         raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")
+
+    # The rows of the table, in which a held-out share is part of the split "train".
     wanted = {*FILE_COLUMNS, *(given.get(name, name) for name in (*FEATURES, *texts))}
-    of_data_set = split if holdout is None else KEPT
-    names, rows, folder = _read_table(root, of_data_set, wanted, given.get("video_id", "video_id"))
+    split_of_table = split
+    if holdout is not None:
+        split_of_table = KEPT
+    names, rows, folder = _read_table(root, split_of_table, wanted, given.get("video_id", "video_id"))
+
+    # Clips, each with all of its captions, on the side of the split.
     columns = _columns_of(given, names, str(root))
     clips = _read_clips(rows, columns, str(root))
     if holdout is not None:
         clips = _one_side(clips, split, holdout, str(root))
+
+    # Their files and subtitles, as far as the table has no columns of them.
     _find_files(clips, {name for name in columns if columns[name] in names}, folder)
     if columns["subtitle"] not in names:
-        _find_words(clips, folder, None if words_of is None else Gallery.open(words_of))
-    rows = [
-        clip | {"caption": caption}
-        for clip in clips
-        for caption in (clip["caption"][:1] if captions == "first" else clip["caption"])
-    ]
+        gallery = None
+        if words_of is not None:
+            gallery = Gallery.open(words_of)
+        _find_words(clips, folder, gallery)
+
+    # A row per caption.
+    rows = []
+    for clip in clips:
+        captions_of_clip = clip["caption"]
+        if captions == "first":
+            captions_of_clip = captions_of_clip[:1]
+        rows += [clip | {"caption": caption} for caption in captions_of_clip]
     return dataset_from_rows(rows, folder, on_missing, texts)
 
 

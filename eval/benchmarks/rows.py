@@ -39,20 +39,25 @@ def text_columns(columns: Iterable[str], modalities: Iterable[str]) -> list[str]
 
 
 @cache
-def _say_once(message: str) -> None:
+def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def say_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
+def warn_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
     """Log, once per process, the texts that a model embeds but a benchmark lacks, and those that are not read."""
     read = text_columns(columns, modalities)
-    if lacking := [name for name in modalities if kind_of(name) == "text" and name not in ("subtitle", *read)]:
-        _say_once(
+    lacking = []
+    for name in modalities:
+        if kind_of(name) == "text" and name not in ("subtitle", *read):
+            lacking.append(name)
+    if lacking:
+        _warn_once(
             f"The model embeds {', '.join(lacking)}, but the benchmark has no such column: no clip has it. With your "
             "own table, name its columns of texts: `--column title=YOURS`."
         )
-    if unread := [name for name in columns if name not in (*FEATURES, KIND, *read)]:
-        _say_once(f"The model does not embed {', '.join(unread)}: it embeds {', '.join(modalities)}.")
+    unread = [name for name in columns if name not in (*FEATURES, KIND, *read)]
+    if unread:
+        _warn_once(f"The model does not embed {', '.join(unread)}: it embeds {', '.join(modalities)}.")
 
 
 def group_rows(
@@ -87,7 +92,9 @@ def group_rows(
     captions: dict[str, str] = {}  # by the identifier of the query
     described: dict[str, dict[int, None]] = {}  # ordered sets
     for row in dataset.select_columns(["caption", *names]):
-        clip_id, caption = row["video_id"], row["caption"]
+        # All rows of a clip give the same files and texts.
+        clip_id = row["video_id"]
+        caption = row["caption"]
         clip = {name: row[name] for name in names}
         if clips.setdefault(clip_id, clip) != clip:
             raise ValueError(
@@ -96,9 +103,13 @@ def group_rows(
             )
         if not caption or not caption.strip():
             raise ValueError(f"A row of the clip {clip_id!r} has no caption, got {caption!r}.")
+
+        # A caption is a query of its own, a class label one query for all clips of the class.
         number = num_captions.setdefault(clip_id, 0)
         num_captions[clip_id] += 1
-        query_id = caption if task == "classification" else f"{clip_id}#{number}"
+        query_id = f"{clip_id}#{number}"
+        if task == "classification":
+            query_id = caption
         captions[query_id] = caption
         targets = described.setdefault(query_id, {})
         target = rows.setdefault(clip_id, len(rows))
@@ -107,7 +118,9 @@ def group_rows(
         targets[target] = None
     if not clips:
         raise ValueError("The data set has no rows; there is nothing to embed.")
-    pairs = [[query, target] for query, targets in enumerate(described.values()) for target in targets]
+    pairs = []
+    for query, targets in enumerate(described.values()):
+        pairs += [[query, target] for target in targets]
     return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
@@ -181,6 +194,6 @@ __all__ = [
     "num_trained_on",
     "query_kinds",
     "read_row",
-    "say_unread",
+    "warn_unread",
     "text_columns",
 ]

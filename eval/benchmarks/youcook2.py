@@ -32,19 +32,19 @@ def load_youcook2(
     """
     path = Path(root) / "youcookii_annotations_trainval.json"
     videos = read_json(path, dict, _FORMAT).get("database")
+    entries = []
     try:
-        entries = [
-            Entry(f"{video_id}_{step['id']}", [step["sentence"]])
-            for video_id, video in videos.items()
-            if video["subset"] == _SUBSETS[split]
-            for step in video["annotations"]
-        ]
+        for video_id, video in videos.items():
+            if video["subset"] == _SUBSETS[split]:
+                for step in video["annotations"]:
+                    entries.append(Entry(f"{video_id}_{step['id']}", [step["sentence"]]))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} must be {_FORMAT}, each with its `subset` and `annotations` of `id` and `sentence`: {error!r}."
         ) from error
-    if silent := [entry.video_id for entry in entries if not is_text(entry.captions[0])]:
-        raise ValueError(f"The step {silent[0]!r} of {path} has no sentence. Restore the file.")
+    for entry in entries:
+        if not is_text(entry.captions[0]):
+            raise ValueError(f"The step {entry.video_id!r} of {path} has no sentence. Restore the file.")
     return dataset_from_entries(entries, Path(root), "first", on_missing)
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
-from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, say_unread
+from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, warn_unread
 from eval.embedding.embed_dataset import embed_rows
 from gallery.columns import precision_of, query_table
 from gallery.decoding import sandboxed
@@ -44,15 +44,17 @@ _PLANNED = {
 def _rows_sha256(clips: list[dict[str, Any]], captions: list[str], query_ids: list[str], pairs: list) -> str:
     """Return a hash of everything in the rows except the folders; a file counts by its name and size."""
 
-    def file(path: str | None) -> list | None:
-        if path is None:
-            return None
-        return [os.path.basename(path), os.path.getsize(path) if os.path.isfile(path) else None]
-
-    rows = [
-        [file(value) if name in ("video_path", "audio_path") else value for name, value in clip.items()]
-        for clip in clips
-    ]
+    rows = []
+    for clip in clips:
+        values: list[Any] = []
+        for name, value in clip.items():
+            if value is not None and name in ("video_path", "audio_path"):
+                size = None
+                if os.path.isfile(value):
+                    size = os.path.getsize(value)
+                value = [os.path.basename(value), size]
+            values.append(value)
+        rows.append(values)
     return hashlib.sha256(json.dumps([rows, query_ids, captions, pairs]).encode()).hexdigest()
 
 
@@ -80,21 +82,26 @@ def embed_into(
     def bar(kind: str, total: int, start: int) -> tqdm:
         return tqdm(total=total, initial=start, desc=kind, unit=" rows", disable=not progress)
 
+    # Clips after the last that is committed; each batch is committed, because it takes long to embed.
     start = len(writer.gallery())
     batches = embed_rows(model, processor, clips[start:], batch_size, num_workers)
-    with closing(batches), bar("clips", len(clips), start) as shown:
+    with closing(batches), bar("clips", len(clips), start) as progress_bar:
         for batch in batches:
             clip_ids, problems = zip(*batch.notes, strict=True)
             writer.put_clips(clip_ids, *batch.embeds, problems=problems)
             writer.commit()
-            shown.update(len(clip_ids))
+            progress_bar.update(len(clip_ids))
 
-    described = [[] for _ in captions]
+    # Captions likewise, with the clips that each describes; a commit holds many batches, because it takes longer.
+    described: list[list[str]] = [[] for _ in captions]
     for query, clip in pairs:
         described[query].append(clips[clip]["video_id"])
+    start = 0
     queries = writer.gallery().queries
-    start = kept = 0 if queries is None else len(queries)
-    with bar("captions", len(captions), start) as shown:
+    if queries is not None:
+        start = len(queries)
+    committed = start
+    with bar("captions", len(captions), start) as progress_bar:
         for batch in in_batches(captions[start:], batch_size):
             embeds = embed_captions(model, processor, batch)
             stop = start + len(embeds)
@@ -103,22 +110,30 @@ def embed_into(
             table = query_table(query_ids[part], captions[part], embeds, described[part], "float32")
             writer.put_queries(table)
             start = stop
-            if start - kept >= _CAPTIONS:
+            if start - committed >= _CAPTIONS:
                 writer.commit()
-                kept = start
-            shown.update(len(embeds))
+                committed = start
+            progress_bar.update(len(embeds))
 
 
 def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
     """Whether there is nothing to do; raise a ValueError if the embeddings have other settings, or a part is lost."""
-    metadata, folder = writer.metadata, writer.folder
+    metadata = writer.metadata
+    folder = writer.folder
     if not writer.snapshot.shards:
         return False
+
+    # An unfinished gallery is continued only with the same versions of the libraries.
     found = {**(metadata.get("plan") or {}), "versions": metadata.get("versions")}
     if found.get("on_error") == "raise":  # a run without errors is the same if errors are allowed
         found["on_error"] = plan["on_error"]
-    wanted = {**plan, "versions": versions()} if "unfinished" in metadata else plan
-    different = [_PLANNED.get(name, name) for name, value in wanted.items() if found.get(name) != value]
+    wanted = dict(plan)
+    if "unfinished" in metadata:
+        wanted["versions"] = versions()
+    different = []
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            different.append(_PLANNED.get(name, name))
     if different:
         raise ValueError(
             f"{folder} holds embeddings with other settings. These differ: {'; '.join(different)}. Use the settings "
@@ -172,12 +187,16 @@ def embed_benchmark(
     output = Path(output).resolve()
     check_reading(batch_size, num_workers)
     precision_of(dtype)
+
+    # The clips first: annotations are the quickest to fail. Then the model.
     loaded = load_split(benchmark, root, split, **options)
     model, processor = load_model(model_path, device=default_device())
     logger.info("%s: %s.", model_path, model_summary(model))
     processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
-    say_unread(loaded.dataset.column_names, processor.modalities)
+    warn_unread(loaded.dataset.column_names, processor.modalities)
     rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
+
+    # What the vectors depend on: a run that resumes must have the same plan.
     plan = {
         "fingerprint": identify(model_path).fingerprint,
         "model_dtype": str(model.dtype),
@@ -191,12 +210,13 @@ def embed_benchmark(
         if _is_finished(writer, plan):
             logger.info("%s is already finished; there is nothing to do.", output)
             return Gallery.open(output)
-        described = describe(model, model_path, plan=plan)
+        # Marked as unfinished with the first commit, as finished with the last.
+        metadata = describe(model, model_path, plan=plan)
         num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
-        writer.metadata = described | {"unfinished": num_rows}
+        writer.metadata = metadata | {"unfinished": num_rows}
         embed_into(writer, model, processor, rows, batch_size, num_workers, progress)
         writer.metadata = {
-            **described,
+            **metadata,
             "benchmark": benchmark,
             "benchmark_description": describe_benchmark(benchmark, root),
             "split": split,

@@ -13,7 +13,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows, read_row, say_unread
+from eval.benchmarks.rows import group_rows, read_row, warn_unread
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import unit_vectors
 from gallery.embedding import (
@@ -37,7 +37,10 @@ def row_reader(
 
     def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
         clip = read_row(processor, row, processed=True)
-        return (row["video_id"], clip.problems), None if clip.is_empty else clip
+        note = row["video_id"], clip.problems
+        if clip.is_empty:
+            return note, None
+        return note, clip
 
     return read
 
@@ -47,12 +50,15 @@ def problems_of(batch: Part) -> list[str]:
     return [f"{name}: {problem}" for name, problems in batch.notes for problem in problems]
 
 
-def _none_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
+def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
     """Yield batches until a clip is empty; then read the rest, to list all such clips in a ValueError."""
-    problems, empty = [], []
+    problems = []
+    empty = []
     for batch in batches:
         problems += problems_of(batch)
-        empty += [name for place, (name, _) in enumerate(batch.notes) if place not in batch.embeddable]
+        for place, (name, _) in enumerate(batch.notes):
+            if place not in batch.embeddable:
+                empty.append(name)
         if not empty:
             yield batch
     if empty:
@@ -80,7 +86,7 @@ def read_rows(
     Raises:
         FileNotFoundError, ValueError: from [`read_row`], or clips have no modality left (all of them are listed).
     """
-    return _none_empty(read_batches(processor, clips, row_reader(processor), batch_size, num_workers))
+    return _refuse_empty(read_batches(processor, clips, row_reader(processor), batch_size, num_workers))
 
 
 def embed_rows(
@@ -103,7 +109,7 @@ def embed_rows(
     Raises:
         FileNotFoundError, ValueError: as in [`read_rows`].
     """
-    return _none_empty(embed_batches(model, processor, clips, row_reader(processor), batch_size, num_workers))
+    return _refuse_empty(embed_batches(model, processor, clips, row_reader(processor), batch_size, num_workers))
 
 
 def embed_texts(
@@ -158,14 +164,17 @@ def embed_dataset(
         FileNotFoundError: a file does not exist.
     """
     check_reading(batch_size, num_workers)
-    say_unread(dataset.column_names, processor.modalities)
+    warn_unread(dataset.column_names, processor.modalities)
     clips, captions, query_ids, pairs = group_rows(dataset, task, processor.modalities)
     if device is not None:
         model.to(device)
+
+    # Captions, then clips; the heads run the towers a second time, only for models that have them.
     was_training = model.training
     model.eval()
     has_heads = getattr(model.config, "has_concat_heads", False)  # joint encoders have no such setting
-    parts, heads = [], []
+    parts = []
+    heads = []
     try:
         text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
@@ -176,8 +185,13 @@ def embed_dataset(
                 bar.update(len(batch.notes))
     finally:
         model.train(was_training)
+
+    # All clips in one tensor (V, M, D), with the mask (V, M) of what each has.
     embedded = Embedded.joined(parts)
     modality_embeds, modality_mask = embedded.embeds
+    concat_embeds = None
+    if has_heads:
+        concat_embeds = torch.cat(heads)
     return Embeddings(
         text_embeds=text_embeds,
         modality_embeds=modality_embeds,
@@ -186,7 +200,7 @@ def embed_dataset(
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
-        concat_embeds=torch.cat(heads) if has_heads else None,
+        concat_embeds=concat_embeds,
         problems=problems_of(embedded),
         modalities=model.config.modalities,
     )

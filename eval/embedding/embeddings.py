@@ -77,7 +77,11 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         self.modalities = tuple(self.modalities)
-        queries, clips, number = len(self.query_ids), len(self.clip_ids), len(self.modalities)
+
+        # Shapes: Q queries, V clips, M modalities.
+        queries = len(self.query_ids)
+        clips = len(self.clip_ids)
+        number = len(self.modalities)
         dim = self.text_embeds.shape[-1]
         expected = {
             "text_embeds": (queries, dim),
@@ -104,12 +108,17 @@ class Embeddings:
             )
         if self.modality_mask.dtype != torch.bool:
             raise ValueError(f"`modality_mask` must be a bool tensor, got {self.modality_mask.dtype}.")
-        for name, ids in (("clip_ids", self.clip_ids), ("query_ids", self.query_ids)):
-            if len(set(ids)) != len(ids):
-                repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
+
+        # Identifiers and captions.
+        for name in ("clip_ids", "query_ids"):
+            counts = Counter(getattr(self, name))
+            repeated = sorted(identifier for identifier in counts if counts[identifier] > 1)
+            if repeated:
                 raise ValueError(f"`{name}` must be unique, repeated: {listed(repeated)}.")
         if len(self.captions) != queries:
             raise ValueError(f"Expected one caption per query, got {len(self.captions)} for {queries}.")
+
+        # Pairs: a query without a clip has no rank, and a clip without a modality has no score.
         outside = (self.pairs < 0) | (self.pairs >= self.pairs.new_tensor([queries, clips]))
         if outside.any():
             wrong = self.pairs[outside.any(dim=1)].tolist()[:10]
@@ -126,11 +135,14 @@ class Embeddings:
 
     def score_inputs(self, queries: slice | torch.Tensor, clips: slice | torch.Tensor) -> dict[str, Any]:
         """Return some queries and clips as arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`]."""
+        concat_embeds = self.concat_embeds
+        if concat_embeds is not None:
+            concat_embeds = concat_embeds[clips]
         return {
             "text_embeds": self.text_embeds[queries],
             "modality_embeds": self.modality_embeds[clips],
             "modality_mask": self.modality_mask[clips],
-            "concat_embeds": None if self.concat_embeds is None else self.concat_embeds[clips],
+            "concat_embeds": concat_embeds,
             "modalities": self.modalities,
         }
 
@@ -194,17 +206,23 @@ class Embeddings:
         """
         if dtype is not None:
             precision_of(dtype)
-        described = [[] for _ in self.query_ids]
+        described: list[list[str]] = [[] for _ in self.query_ids]
         for query, clip in self.pairs.tolist():
             described[query].append(self.clip_ids[clip])
+
+        # Problems go to their clips; those without a clip, and modalities other than the default, to the metadata.
         problems, others = problems_of_clips(self.problems, self.clip_ids)
-        metadata = self.metadata | ({"problems": others} if others else {})
+        metadata = dict(self.metadata)
+        if others:
+            metadata["problems"] = others
         if modalities_in(metadata) != self.modalities:
             metadata[MODALITIES] = list(self.modalities)
         try:
             json.dumps(metadata, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"The metadata of embeddings must be JSON, without NaN and infinity: {error}") from error
+
+        # Both tables in one commit, in place of an earlier gallery's.
         columns = self.clip_ids, self.modality_embeds, self.modality_mask
         clips = clip_table(*columns, problems=problems, dtype=dtype, modalities=self.modalities)
         queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
@@ -244,15 +262,16 @@ class Embeddings:
                 f"The gallery {folder} has clips but no queries, so relevant clips are unknown. Give the model and "
                 "the benchmark too: its captions are then embedded, and its clips found in the gallery by their files."
             )
-        where = gallery.path / "queries"
         queries = gallery.queries
         metadata = dict(gallery.metadata)
-        problems = [f"{name}: {problem}" for name, found in gallery.problems().items() for problem in found]
+        problems = []
+        for name, of_clip in gallery.problems().items():
+            problems += [f"{name}: {problem}" for problem in of_clip]
         embeddings = cls(
             text_embeds=text_embeds_of(queries),
             modality_embeds=gallery.modality_embeds(),
             modality_mask=gallery.modality_mask,
-            pairs=_read_pairs(queries, gallery.clip_ids, where),
+            pairs=_read_pairs(queries, gallery.clip_ids, gallery.path / "queries"),
             clip_ids=gallery.clip_ids,
             query_ids=texts_of(queries, "query_id"),
             captions=texts_of(queries, "caption"),
@@ -269,14 +288,16 @@ def _is_off(embeds: torch.Tensor) -> torch.Tensor:
 
 
 def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Tensor:
+    """Return the rows of queries and the clips that they describe, (P, 2)."""
     column = queries.column("clip_ids")
-    described, parents = pc.list_flatten(column).cast(pa.string()), pc.list_parent_indices(column)
+    described = pc.list_flatten(column).cast(pa.string())
+    query_rows = pc.list_parent_indices(column)
     rows = pc.index_in(described, value_set=pa.array(clip_ids, pa.string()))
     if rows.null_count:
         unknown = described.filter(pc.is_null(rows)).unique().to_pylist()
         raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {listed(unknown)}.")
-    pairs = [column.to_numpy().astype(np.int64) for column in (parents, rows)]
-    return torch.from_numpy(np.stack(pairs, axis=1))
+    pairs = [query_rows.to_numpy(), rows.to_numpy()]
+    return torch.from_numpy(np.stack(pairs, axis=1).astype(np.int64))
 
 
 __all__ = ["Embeddings"]

@@ -18,8 +18,11 @@ from gallery.windows import SEGMENT, place_of_clip
 
 def _names_of(clip: dict[str, Any]) -> list[str]:
     """Return the possible names of a clip in a gallery: its identifier, or its files."""
-    paths = [os.path.realpath(path) for path in (clip["video_path"], clip["audio_path"]) if path is not None]
-    return [clip["video_id"], *paths]
+    names = [clip["video_id"]]
+    for path in (clip["video_path"], clip["audio_path"]):
+        if path is not None:
+            names.append(os.path.realpath(path))
+    return names
 
 
 def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> list[int]:
@@ -38,17 +41,30 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
     Raises:
         ValueError: some clips are missing; the message lists them.
     """
-    clips = list(clips)
-    known = {name: row for row, name in enumerate(gallery.clip_ids)}
-    rows = [next((known[name] for name in _names_of(clip) if name in known), None) for clip in clips]
-    lost = {clip["video_id"]: clip for clip, row in zip(clips, rows, strict=True) if row is None}
+    # The first name of a clip that the gallery has gives its row.
+    row_of_name = {name: row for row, name in enumerate(gallery.clip_ids)}
+    rows = []
+    clip_ids = set()
+    lost = {}
+    for clip in clips:
+        clip_ids.add(clip["video_id"])
+        known = [name for name in _names_of(clip) if name in row_of_name]
+        if known:
+            rows.append(row_of_name[known[0]])
+        else:
+            lost[clip["video_id"]] = clip
     if not lost:
         return rows
-    segment, count = gallery.metadata.get(SEGMENT), len({clip["video_id"] for clip in clips})
-    problem = f"{len(lost)} of {count} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
+
+    # A gallery of windows may hold parts of a file that is missing as a whole: the message then says what to do.
+    segment = gallery.metadata.get(SEGMENT)
+    problem = f"{len(lost)} of {len(clip_ids)} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
     if segment is not None:
-        files = {place_of_clip(name).path for name in known}
-        cut = [name for name, clip in lost.items() if files.intersection(_names_of(clip))]
+        files = {place_of_clip(name).path for name in row_of_name}
+        cut = []
+        for clip in lost.values():
+            if files.intersection(_names_of(clip)):
+                cut.append(clip)
         if cut:
             raise ValueError(
                 f"{problem} It holds windows of {segment:g} seconds, and {len(cut)} of these files have no clip that "
@@ -87,20 +103,24 @@ def query_gallery(
     clips, captions, query_ids, pairs = group_rows(dataset, task)
     advice = "Index their files, or leave them out of the data set: clips are never dropped silently."
     rows = rows_of(gallery, clips, advice)
-    problems = gallery.problems()
+
+    # What indexing could not read, under the identifiers of the data set.
+    problems_of_clips = gallery.problems()
+    clip_ids = []
+    problems = []
+    for clip, row in zip(clips, rows, strict=True):
+        clip_ids.append(clip["video_id"])
+        for problem in problems_of_clips.get(gallery.clip_ids[row], []):
+            problems.append(f"{clip['video_id']}: {problem}")
     return Embeddings(
         text_embeds=embed_texts(model, processor, captions, batch_size),
         modality_embeds=gallery.modality_embeds()[rows],
         modality_mask=gallery.modality_mask[rows],
         pairs=torch.tensor(pairs),
-        clip_ids=[clip["video_id"] for clip in clips],
+        clip_ids=clip_ids,
         query_ids=query_ids,
         captions=captions,
-        problems=[
-            f"{clip['video_id']}: {problem}"
-            for clip, row in zip(clips, rows, strict=True)
-            for problem in problems.get(gallery.clip_ids[row], [])
-        ],
+        problems=problems,
         metadata={"gallery": str(gallery.path), "clips_of_the_gallery_left_out": len(gallery) - len(set(rows))},
         modalities=gallery.modalities,
     )

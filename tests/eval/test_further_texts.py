@@ -8,7 +8,7 @@ from torch.utils.data import default_collate
 
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import load_benchmark
-from eval.benchmarks.rows import _say_once, read_row, say_unread
+from eval.benchmarks.rows import _warn_once, read_row, warn_unread
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
@@ -94,11 +94,11 @@ def test_a_model_without_these_modalities_reads_what_it_read(place):
 def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
     rows = train_rows(place).remove_columns("screen")
     model, processor = load_model(place / "five")
-    _say_once.cache_clear()
+    _warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
-            say_unread(rows.column_names, processor.modalities)
+            warn_unread(rows.column_names, processor.modalities)
     assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
     reported = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
     assert len(reported) == 1 and reported[0].startswith(
@@ -106,7 +106,7 @@ def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
     )
     caplog.clear()
     for _ in range(2):
-        say_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])
+        warn_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])
     assert [record.getMessage() for record in caplog.records] == [
         "The model does not embed placard: it embeds video, audio, subtitle, title."
     ]
