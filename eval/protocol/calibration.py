@@ -31,9 +31,15 @@ _LOG_NUMBER, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
 _STEPS, _FLAT = 60, 1e-5  # maximum number of steps of the search, and the slope at which it ends
 _DIGITS = 3  # significant digits of the fit
 
-_WAYS = {"text_to_video_": "text to video", "video_to_text_": "video to text", "": "mean of both"}
-_KINDS = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR"}
-MEASURES = {way + kind: f"{title}, {name}" for kind, title in _KINDS.items() for way, name in _WAYS.items()}
+_KINDS = ("recall_at_1", "mean_reciprocal_rank")
+MEASURES = {
+    "text_to_video_recall_at_1": "R@1, text to video",
+    "video_to_text_recall_at_1": "R@1, video to text",
+    "recall_at_1": "R@1, mean of both",
+    "text_to_video_mean_reciprocal_rank": "MRR, text to video",
+    "video_to_text_mean_reciprocal_rank": "MRR, video to text",
+    "mean_reciprocal_rank": "MRR, mean of both",
+}
 """What is measured, in percent, with its title in tables."""
 
 
@@ -120,12 +126,16 @@ class Likelihood:
         return scores, scores
 
     def __call__(self, parameters: torch.Tensor) -> torch.Tensor:
+        # InfoNCE in both directions: of all candidates, minus the log of the share of the relevant ones.
         contrastive = parameters[1].clamp(math.log(_LEAST), math.log(_MOST)).exp()
         losses = []
         for dim, scores in zip((1, 0), self.scores(parameters), strict=True):
-            logits = scores / contrastive
+            logits = scores / contrastive  # (Q, V)
             losses.append(logits.logsumexp(dim) - logits.masked_fill(~self.is_match, -math.inf).logsumexp(dim))
-        to_clips, to_texts = losses[0].mean(), losses[1][self.is_match.any(0)].mean()
+        to_clips = losses[0].mean()
+        to_texts = losses[1][self.is_match.any(0)].mean()  # clips without queries rank nothing
+
+        # Normal priors around the defaults.
         usual = parameters.new_tensor([self.usual, _CONTRASTIVE]).log()
         prior = (parameters[:2] - usual).square().sum() / _LOG_NUMBER**2
         rest = parameters[2:]
@@ -155,15 +165,19 @@ class Likelihood:
     def fit(self, scale_offset: bool, begin: float = 0.0) -> dict[str, Any]:
         """Return the options with the lowest value: the score's own number, then, optionally, scales and offsets,
         whose search starts at `begin`."""
+        # The lowest of the optima that the starts lead to.
         starts = [torch.tensor([start, _CONTRASTIVE], dtype=torch.float64).log() for start in self.starts]
-        found = starts[0]
+        best = starts[0]
         if len(starts) > 1:  # a score without a number of its own has nothing to choose
-            _, found = min(map(self.minimum, starts), key=lambda minimum: minimum[0])
+            _, best = min(map(self.minimum, starts), key=lambda minimum: minimum[0])
+
+        # From there, all parameters together.
         if scale_offset:
-            rest = found.new_full((2 * len(self.pairs.clips.modalities),), begin)
-            _, found = self.minimum(torch.cat([found, rest]))
+            rest = best.new_full((2 * len(self.pairs.clips.modalities),), begin)
+            _, best = self.minimum(torch.cat([best, rest]))
         with torch.no_grad():
-            return {name: _rounded(value.tolist()) for name, value in self.options(found).items()}
+            options = self.options(best)
+        return {name: _rounded(value.tolist()) for name, value in options.items()}
 
 
 def _rounded(value: float | list[float]) -> Any:
@@ -198,6 +212,8 @@ def _sample(
     """Sample queries and clips for one fit; the clips that a sampled query describes are always among them."""
     if len(queries) > _AT_ONCE:
         queries = np.sort(generator.choice(queries, _AT_ONCE, replace=False))
+
+    # All clips that these queries describe, and others as far as there is room.
     pairs = embeddings.pairs[torch.isin(embeddings.pairs[:, 0], torch.from_numpy(queries))].numpy()
     described = np.intersect1d(pairs[:, 1], clips)
     others = np.setdiff1d(clips, described)
@@ -205,6 +221,8 @@ def _sample(
     if len(others) > room:
         others = generator.choice(others, room, replace=False)
     clips = np.sort(np.concatenate([described, others]))
+
+    # Pairs by the places of the sampled rows, (P, 2).
     pairs = pairs[np.isin(pairs[:, 1], clips)]
     places = np.stack([np.searchsorted(queries, pairs[:, 0]), np.searchsorted(clips, pairs[:, 1])], axis=1)
     return replace(
@@ -230,7 +248,9 @@ def _by_group(
         first = first_ranks(ranks["scalar"][direction], embeddings.pairs[:, column]).double().numpy()
         found[f"{direction}_recall_at_1"] = by_group(100.0 * (first == 1), own)
         found[f"{direction}_mean_reciprocal_rank"] = by_group(100.0 / first, own)
-    return found | {kind: sum(found[f"{way}_{kind}"] for way in DIRECTIONS) / 2 for kind in _KINDS}
+    for kind in _KINDS:
+        found[kind] = (found[f"text_to_video_{kind}"] + found[f"video_to_text_{kind}"]) / 2
+    return found
 
 
 def calibrate_embeddings(
@@ -265,23 +285,26 @@ def calibrate_embeddings(
     _, of_clips = groups_of(embeddings)
     before = {name: value for name, value in before.items() if name in WEIGHING}
 
-    def fitted(fold: int | None) -> dict[str, Any]:
-        queries, clips = np.flatnonzero(query_folds != fold), np.flatnonzero(clip_folds != fold)
+    def fit_without(fold: int | None) -> dict[str, Any]:
+        queries = np.flatnonzero(query_folds != fold)
+        clips = np.flatnonzero(clip_folds != fold)
         return fit(_sample(embeddings, queries, clips, generator), before, scale_offset)
 
-    folds = [fitted(fold) for fold in range(num_folds)]
     # Each group is measured with the fit that did not include it.
+    folds = [fit_without(fold) for fold in range(num_folds)]
     groups = of_queries, of_clips[of_clips >= 0]
     old = _by_group(embeddings, groups, before)
     parts = [_by_group(embeddings, groups, options) for options in folds]
-    fold_of = query_folds[np.unique(of_queries, return_index=True)[1]]
+    fold_of_group = query_folds[np.unique(of_queries, return_index=True)[1]]
     measures = {}
     for name in MEASURES:
-        new = np.choose(fold_of, [part[name] for part in parts])
+        new = np.choose(fold_of_group, [part[name] for part in parts])
         means = {"before": float(old[name].mean()), "after": float(new.mean())}
         measures[name] = means | paired_bootstrap(new, old[name], seed=seed)
-    sizes = len(query_folds), len(clip_folds)
-    return Calibration(before, fitted(None), folds, measures, *sizes, embeddings.modalities)
+
+    # The result is fitted to all queries.
+    after = fit_without(None)
+    return Calibration(before, after, folds, measures, len(query_folds), len(clip_folds), embeddings.modalities)
 
 
 __all__ = ["MEASURES", "Calibration", "Likelihood", "calibrate_embeddings", "fit"]

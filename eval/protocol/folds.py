@@ -13,10 +13,13 @@ from eval.embedding.embeddings import Embeddings
 def groups_of(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
     """Return the groups of queries (Q,) and clips (V,) that pairs connect; clips without queries have group -1."""
     queries, clips = embeddings.pairs.numpy().T
-    sizes = len(embeddings.query_ids), len(embeddings.clip_ids)
-    graph = coo_array((np.ones(len(queries)), (queries, clips + sizes[0])), shape=(sum(sizes), sum(sizes)))
+    num_queries = len(embeddings.query_ids)
+    # One graph of queries and, after them, clips; a group is a connected component.
+    size = num_queries + len(embeddings.clip_ids)
+    graph = coo_array((np.ones(len(queries)), (queries, clips + num_queries)), shape=(size, size))
     labels = connected_components(graph, directed=False)[1]
-    of_queries, of_clips = labels[: sizes[0]], labels[sizes[0] :]
+    of_queries = labels[:num_queries]
+    of_clips = labels[num_queries:]
     return of_queries, np.where(np.isin(of_clips, of_queries), of_clips, -1)
 
 
@@ -40,8 +43,9 @@ def deal(
             f"{len(names)}. Give more clips, or fewer folds."
         )
     fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
-    folds = (np.array([fold_of.get(g, -1) for g in groups.tolist()]) for groups in (of_queries, of_clips))
-    return of_queries, *folds
+    query_folds = np.array([fold_of[group] for group in of_queries.tolist()])
+    clip_folds = np.array([fold_of.get(group, -1) for group in of_clips.tolist()])
+    return of_queries, query_folds, clip_folds
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

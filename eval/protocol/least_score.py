@@ -60,20 +60,24 @@ class LeastScore:
 
 def best_scores(embeddings: Embeddings, options: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return each query's best score of all clips, and of the clips that it does not describe, both (Q,)."""
-    there = embeddings.modality_mask.any(dim=1)
-    columns = there.cumsum(dim=0) - 1
-    queries, clips = embeddings.pairs[there[embeddings.pairs[:, 1]]].unbind(dim=1)
-    about = embeddings.modality_embeds[there].double(), embeddings.modality_mask[there]
-    every, other = [], []
-    size = max(1, _AT_ONCE // len(about[1]))
+    # Clips without any modality have no score; `columns` counts the others.
+    has_some = embeddings.modality_mask.any(dim=1)
+    columns = has_some.cumsum(dim=0) - 1
+    queries, clips = embeddings.pairs[has_some[embeddings.pairs[:, 1]]].unbind(dim=1)
+    embeds = embeddings.modality_embeds[has_some].double()
+    mask = embeddings.modality_mask[has_some]
+
+    best_of_all = []
+    best_of_others = []
+    size = max(1, _AT_ONCE // len(mask))
     for start in range(0, len(embeddings.query_ids), size):
         texts = embeddings.text_embeds[start : start + size].double()
-        scores = retrieval_scores(texts, *about, modalities=embeddings.modalities, **options)
-        every.append(scores.amax(dim=1))
+        scores = retrieval_scores(texts, embeds, mask, modalities=embeddings.modalities, **options)  # (Q, V)
+        best_of_all.append(scores.amax(dim=1))
         here = (queries >= start) & (queries < start + size)
         scores[queries[here] - start, columns[clips[here]]] = -math.inf
-        other.append(scores.amax(dim=1))
-    return torch.cat(every).numpy(), torch.cat(other).numpy()
+        best_of_others.append(scores.amax(dim=1))
+    return torch.cat(best_of_all).numpy(), torch.cat(best_of_others).numpy()
 
 
 def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
@@ -116,20 +120,32 @@ def fit_least_score(
     Returns:
         [`LeastScore`].
     """
+    # Each fold's queries are judged by the score fitted to the others; row 0 with their clips, row 1 without them.
     groups, folds, _ = deal(embeddings, len(fold_options), np.random.default_rng(seed))
-    reported, found, last = np.zeros((2, len(groups))), None, None
-    for fold, chosen in enumerate([*fold_options, options]):  # the last one leaves no query out
-        if found is None or chosen != last:
-            found, last = best_scores(embeddings, chosen), chosen
+    reported = np.zeros((2, len(groups)))
+    best = None
+    last_options = None
+    for fold, options_of_fold in enumerate([*fold_options, options]):  # the last one leaves no query out
+        if best is None or options_of_fold != last_options:
+            best = best_scores(embeddings, options_of_fold)
+            last_options = options_of_fold
         is_held_out = folds == fold
-        score = least_score_of(found[0][~is_held_out], groups[~is_held_out])
-        for kind, scores in enumerate(found):
-            reported[kind, is_held_out] = 100.0 * (scores[is_held_out] < score)
-    answered, unanswered = (by_group(values, groups) for values in reported)
-    score = None if score == -math.inf else float(np.float32(score))  # in the precision of hits
-    about = {"num_clips": len(embeddings.clip_ids), "modalities": list(embeddings.modalities)}
+        score = least_score_of(best[0][~is_held_out], groups[~is_held_out])
+        for row, scores in enumerate(best):
+            reported[row, is_held_out] = 100.0 * (scores[is_held_out] < score)
+
+    # In percent of the queries of a clip, averaged over clips.
+    answered = by_group(reported[0], groups)
+    unanswered = by_group(reported[1], groups)
     interval = paired_bootstrap(unanswered, answered, seed=seed)
-    return LeastScore(score, float(answered.mean()), float(unanswered.mean()), **interval, **about)
+    return LeastScore(
+        score=None if math.isinf(score) else float(np.float32(score)),  # in the precision of hits
+        answered=float(answered.mean()),
+        unanswered=float(unanswered.mean()),
+        **interval,
+        num_clips=len(embeddings.clip_ids),
+        modalities=list(embeddings.modalities),
+    )
 
 
 def format_least_score(found: LeastScore) -> list[str]:
