@@ -5,7 +5,7 @@ Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -58,13 +58,6 @@ def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[boo
 # Of every searcher ---------------------------------------------------------------------------------------------------
 
 
-def _fitted_parameters(described: Described, method: str) -> dict[str, Any]:
-    """The fitted parameters of the model's score, if the metadata contain them."""
-    options = score_options_of(described.metadata)
-    is_own = options.pop("method") == method
-    return {name: value for name, value in options.items() if is_own and name not in WEIGHING}
-
-
 def _least_score(described: Described, scoring: Scoring, modalities: Sequence[str] | None, num_clips: int) -> Any:
     """The least score of a match, if it was fitted to searches like this one."""
     least = described.least_score
@@ -79,26 +72,30 @@ def _least_score(described: Described, scoring: Scoring, modalities: Sequence[st
 
 def check_supported(searcher: Searcher, among: Selection, *further: str) -> None:
     """Raise an UnsupportedError if a selection, or something `further`, is more than a searcher can do."""
-    asked = set(further)
+    asked = list(further)
     if among.mask is not None:
-        asked.add("mask")
+        asked.append("mask")
     if among.unique:
-        asked.add("unique")
-    missing = sorted(asked & searcher.unsupported)
+        asked.append("unique")
+    missing = sorted(searcher.unsupported.intersection(asked))
     if missing:
         raise UnsupportedError(
             f"{searcher.described.path} does not support {', '.join(missing)}; a gallery in a folder does."
         )
 
 
-def _best_of_files(found: Hits, k: int, find: Callable[[int, Selection], Hits], among: Selection) -> Hits:
-    """The best hit of each of `k` files, or of all; `find` repeats the query for a number of hits."""
+def _best_of_files(
+    found: Hits, k: int, searcher: Searcher, query: torch.Tensor, scoring: Scoring, among: Selection
+) -> Hits:
+    """The best hit of each of `k` files, or of all, from the `k` best windows of a query, `(1, D)`."""
     # Asking for ever more hits would not do: a file may have any number of windows.
-    best, count, size = found.best_of_files(k), -1, max(k, len(found))
+    best = found.best_of_files(k)
+    count = -1
     while count < len(best) < k:
         count = len(best)
         outside = frozenset(place.path for place in found.texts.places)
-        found = found.continued(find(size, replace(among, outside=outside)))
+        (further,) = searcher.rank(query, k, scoring, replace(among, outside=outside))
+        found = found.continued(further)
         best = found.best_of_files(k)
     return best
 
@@ -170,9 +167,11 @@ def search(
         ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of range, the model is not
             the gallery's, or the clip has none of the selected modalities.
     """
+    # What is asked for must make sense, and be something that the searcher can do.
     if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
         queries = torch.from_numpy(queries)
-    described, is_texts = searcher.described, queries is not None and not isinstance(queries, torch.Tensor)
+    described = searcher.described
+    is_texts = queries is not None and not isinstance(queries, torch.Tensor)
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
     if (queries is None) == (like is None):
@@ -181,13 +180,17 @@ def search(
         raise ValueError("`fusion_weight` needs the second stage: set `rerank` to the number of hits to reorder.")
     if rerank is not None and not is_texts:
         raise ValueError("The second stage needs texts: use `rerank` only with text queries.")
-    wanted, mask = (allowed, None) if isinstance(allowed, Filter) else (Filter(), allowed)
+    wanted = Filter()
+    mask = allowed
+    if isinstance(allowed, Filter):
+        wanted = allowed
+        mask = None
     chosen = None if modalities is None else tuple(modalities)
     among = Selection(wanted, mask, chosen, inside=inside, unique=unique)
     check_supported(searcher, among, *([] if rerank is None else ["rerank"]))
 
     # Every kind of query becomes vectors; the words in quotation marks are conditions.
-    texts, words, name = [None], [()], None
+    name = None
     if is_texts:
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
@@ -197,49 +200,61 @@ def search(
         if rerank is not None:
             check_depth(rerank)
             check_can_match(model.model)
-        embeds, method = model.embed(asked), method or model.method
-        score_parameters = (model.learned if method == model.method else {}) | score_parameters
+        embeds = model.embed(asked)
+        method = method or model.method
+        if method == model.method:
+            score_parameters = model.learned | score_parameters
     elif like is None:
-        embeds, method = queries, method or "scalar"
-        count = len(queries) if queries.ndim else 0
-        texts, words = [None] * count, [()] * count
+        embeds = queries
+        method = method or "scalar"
+        texts = [None] * (len(queries) if queries.ndim else 0)
+        words = [()] * len(texts)
     else:
-        method = method or score_options_of(described.metadata)["method"]
+        texts = [None]
+        words = [()]
+        own = score_options_of(described.metadata)
+        method = method or own["method"]
+        fitted = {}
+        if method == own["method"]:
+            fitted = {option: value for option, value in own.items() if option not in ("method", *WEIGHING)}
+        score_parameters = fitted | dict.fromkeys(CALIBRATION) | score_parameters
         seen = torch.tensor(seen_of(modalities, described.modalities))
         if isinstance(like, Likeness):
-            name, embeds = like.name, query_like(like.embeds, like.mask & seen)
+            name = like.name
+            embeds = query_like(like.embeds, like.mask & seen)
         else:
+            name = like
             (clip,) = searcher.clips([like])
-            name, embeds = like, query_like(clip.modality_embeds, clip.modality_mask & seen)
+            embeds = query_like(clip.modality_embeds, clip.modality_mask & seen)
             among = replace(among, without=like)
-        score_parameters = _fitted_parameters(described, method) | dict.fromkeys(CALIBRATION) | score_parameters
     given = {} if query_temperature is None else {"query_temperature": query_temperature}
     scoring = Scoring(method, given | score_parameters)
 
     # Queries with the same words are ranked at once.
-    size, per_file = max(k, rerank or 0), per_file and described.metadata.get(SEGMENT) is not None
+    size = max(k, rerank or 0)
+    per_file = per_file and described.metadata.get(SEGMENT) is not None
     found: list[Hits] = [None] * len(texts)
     for quoted in dict.fromkeys(words) or [()]:
         rows = [row for row, of_query in enumerate(words) if of_query == quoted]
         some = replace(among, filter=wanted.saying(quoted)) if quoted else among
+        is_of_all = mask is None and inside is None and some.filter.is_empty
         for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, some), strict=True):
             if per_file:
-
-                def find(count: int, of_others: Selection, row: int = row) -> Hits:
-                    return searcher.rank(embeds[row : row + 1], count, scoring, of_others)[0]
-
-                hits = _best_of_files(hits, size, find, some)
-            hits.query, hits.like, hits.words = texts[row], name, quoted
-            is_of_all = mask is None and inside is None and some.filter.is_empty
+                hits = _best_of_files(hits, size, searcher, embeds[row : row + 1], scoring, some)
+            hits.query = texts[row]
+            hits.like = name
+            hits.words = quoted
             if is_of_all and like is None and rerank is None:
                 hits.least_score = _least_score(described, scoring, modalities, hits.num_clips)
             found[row] = hits
 
+    # The second stage reads the files of the first hits.
     if rerank is not None:
         first = {clip_id for hits in found for clip_id in hits[:rerank].clip_ids}
         clips = {clip.clip_id: clip for clip in searcher.clips(list(first))}
         found = rerank_hits(found, model, clips, rerank, chosen or described.modalities, fusion_weight)
-    results = Results(hits if len(hits) <= k else hits[:k] for hits in found)
+        found = [hits[:k] for hits in found]
+    results = Results(found)
     return results[0] if like is not None or isinstance(queries, str) else results
 
 
@@ -348,14 +363,13 @@ class FolderSearcher:
         gallery of windows."""
         gallery, mask = self.gallery, self.gallery.modality_mask
         found = dict(zip(gallery.modalities, mask.sum(0).tolist(), strict=True))
-        hashes = [] if gallery.path is None else list(Transcripts(gallery.path, SPEECH).hashes())
         found[SPEECH] = 0
-        if hashes and "subtitle" in gallery.modalities and gallery.file_rows is not None:
+        hashes = list(Transcripts(gallery.path, SPEECH).hashes())
+        if hashes and "subtitle" in gallery.modalities:
             files = gallery.file_rows
             heard = files.column("path").filter(pc.is_in(files.column("sha256"), value_set=strings(hashes)))
-            is_heard = pc.is_in(self.clip_facts.paths, value_set=heard.combine_chunks())
             has_words = mask[:, gallery.modalities.index("subtitle")]
-            found[SPEECH] = int((has_words & torch.from_numpy(np.array(is_heard, dtype=bool))).sum())
+            found[SPEECH] = int((has_words & self._is_of(heard.combine_chunks())).sum())
         if gallery.metadata.get(SEGMENT) is not None:
             found["files"] = len(self.windows_of_files)
         return found
@@ -363,9 +377,9 @@ class FolderSearcher:
     @cached_property
     def windows_of_files(self) -> dict[str, int]:
         """The number of windows of each file, in a gallery of windows."""
-        if self.gallery.metadata.get(SEGMENT) is None or self.gallery.clips is None:
+        if self.gallery.metadata.get(SEGMENT) is None:
             return {}
-        counts = pc.value_counts(self.clip_facts.paths)
+        counts = pc.value_counts(self.gallery.paths)
         return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
     # Ranking -------------------------------------------------------------------------------------------------------
@@ -376,37 +390,46 @@ class FolderSearcher:
         queries = check_vectors(queries, gallery.dim)
         seen = seen_of(among.modalities, gallery.modalities)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
-        allowed = self.allowed(among)
-        num_clips = len(gallery)
-        facts = {"num_clips": num_clips, "root": gallery.root}
-        if allowed is not None:
-            facts |= {"num_allowed": allowed.num_clips, "unknown": allowed.unknown}
+        # What is ranked is all stored clips, also removed ones; a filter knows only the others.
         block = self._block_of(seen)
+        allowed = self.allowed(among)
         if allowed is not None:
-            block = block.limited(self._with_removed(allowed.mask))
+            block = block.limited(self._is_there.clone().masked_scatter_(self._is_there, allowed.mask))
+        facts = self._facts(allowed)
         found = []
         for some in queries.split(_QUERY_BLOCK):
             try:
-                ranking = rank(block, some, min(k, num_clips), scoring.method, **options)
+                ranking = rank(block, some, min(k, len(gallery)), scoring.method, **options)
             except DamagedVectorsError as error:
                 names = listed(self._texts(error.rows).clip_ids)
                 reason = f"holds vectors that are not as they were written, of {names}"
                 raise DamagedFileError(gallery.path, reason, gallery.path) from error
-            presence, rows = self._presence[ranking.rows], self._kept_rows[ranking.rows]
+            presence = self._presence[ranking.rows]
+            rows = self._kept_rows[ranking.rows]
+            # A row holds fewer hits where fewer clips have a score.
             for query, count in enumerate((ranking.scores > -math.inf).sum(1).tolist()):
                 hits = Hits(
                     gallery.modalities,
                     ranking.scores[query, :count],
                     presence[query, :count],
                     partial(self._texts, ranking.rows[query, :count], among, allowed),
-                    weights=None if ranking.weights is None else ranking.weights[query, :count],
                     rows=rows[query, :count],
                     num_scored=ranking.num_scored[query].item(),
-                    reason=None if count else self._why_none(scoring.method, allowed, among),
                     **facts,
                 )
+                if ranking.weights is not None:
+                    hits.weights = ranking.weights[query, :count]
+                if not count:
+                    hits.reason = self._why_none(scoring.method, allowed, among)
                 found.append(hits)
         return found
+
+    def _facts(self, allowed: Allowed | None) -> dict[str, Any]:
+        """What all hits say of the gallery and of the clips that could be hits."""
+        facts = {"num_clips": len(self), "root": self.gallery.root}
+        if allowed is not None:
+            facts |= {"num_allowed": allowed.num_clips, "unknown": allowed.unknown}
+        return facts
 
     @cached_property
     def _presence(self) -> torch.Tensor:
@@ -421,10 +444,6 @@ class FolderSearcher:
     def _kept_rows(self) -> torch.Tensor:
         """The index of each clip in the gallery, in which removed clips do not count."""
         return self._is_there.cumsum(0) - 1
-
-    def _with_removed(self, mask: torch.Tensor) -> torch.Tensor:
-        """A mask in gallery order as one of all stored clips."""
-        return self._is_there.clone().masked_scatter_(self._is_there, mask)
 
     def _block_of(self, seen: tuple[bool, ...]) -> Block:
         """The clips with only the selected modalities; cached for each selection."""
@@ -465,7 +484,7 @@ class FolderSearcher:
             return f"none of the {allowed.num_clips} clips that the filter leaves has what the score {method!r} needs"
         reason = f"the filter leaves none of the {others} {other}clips in {path}"
         if among.filter.paths and not self.clip_facts.allowed(Filter(among.filter.paths)).num_clips:
-            return f"{reason}: no path matches; paths look like {self.clip_facts.paths[0]}"
+            return f"{reason}: no path matches; paths look like {self.gallery.paths[0]}"
         return reason
 
     # Selection -----------------------------------------------------------------------------------------------------
@@ -474,17 +493,17 @@ class FolderSearcher:
         """The clips that meet a filter and the other conditions, in gallery order; `None` if there is no condition."""
         found = self._filtered(among.filter, among.mask)
         is_restricted = among.without is not None or among.inside is not None or among.outside
-        if not is_restricted and not (among.unique and len(self._contents[1])):
+        if not is_restricted and not (among.unique and len(self.clip_facts.contents[1])):
             return found
         mask = torch.ones(len(self), dtype=torch.bool) if found is None else found.mask.clone()
         if among.without is not None:
             mask[self.gallery.row_of(among.without)] = False
         if among.inside is not None:
-            mask &= self._is_of([among.inside])
+            mask &= self._is_of(strings([among.inside]))
         if among.outside:
-            mask &= ~self._is_of(among.outside)
+            mask &= ~self._is_of(strings(among.outside))
         if among.unique:
-            contents, shared = self._contents
+            contents, shared = self.clip_facts.contents
             rows = shared[mask.numpy()[shared]]
             _, first = np.unique(contents[rows], return_index=True)
             mask[rows] = False
@@ -499,8 +518,6 @@ class FolderSearcher:
             )
         if wanted.is_empty:
             return None if mask is None else Allowed(mask)
-        if self.gallery.clips is None:
-            return Allowed(torch.zeros(0, dtype=torch.bool))
         if mask is not None:
             return self.clip_facts.allowed(wanted, mask)
         found = self._allowed.pop(wanted, None) or self.clip_facts.allowed(wanted)
@@ -509,18 +526,13 @@ class FolderSearcher:
             self._allowed.pop(list(self._allowed)[0], None)  # safe if several threads do so at once
         return found
 
-    def _is_of(self, files: Collection[str]) -> torch.Tensor:
+    def _is_of(self, files: pa.Array) -> torch.Tensor:
         """Which clips `(N,)` are of some files."""
-        is_of = pc.is_in(self.clip_facts.paths, value_set=strings(list(files)))
-        return torch.from_numpy(np.array(is_of, dtype=bool))
-
-    @cached_property
-    def _contents(self) -> tuple[np.ndarray, np.ndarray]:
-        return (np.empty(0), np.empty(0)) if self.gallery.clips is None else self.clip_facts.contents
+        return torch.from_numpy(np.array(pc.is_in(self.gallery.paths, value_set=files), dtype=bool))
 
     def _copies(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> list[tuple[str, ...]]:
         """The other clips with the content of each of these, among those that meet the conditions."""
-        contents, shared = self._contents
+        contents, shared = self.clip_facts.contents
         everything = self.allowed(replace(among, unique=False))
         if everything is not None:
             shared = shared[everything.mask.numpy()[shared]]
@@ -530,7 +542,7 @@ class FolderSearcher:
             same.setdefault(contents[row], []).append(row)
         found = []
         for row in rows.tolist():
-            others = same.get(contents[row], []) if len(contents) else []
+            others = same.get(contents[row], [])
             found.append(tuple(names[other] for other in others if other != row))
         return found
 
@@ -541,11 +553,9 @@ class FolderSearcher:
         gallery = self.gallery
         if not clip_ids:
             return []
-        known: dict[str, int] = {}
-        if gallery.clips is not None:
-            names = gallery.clips.column("clip_id")
-            found = np.flatnonzero(np.array(pc.is_in(names, value_set=strings(list(clip_ids)))))
-            known = dict(zip(names.take(found).to_pylist(), found.tolist(), strict=True))
+        names = gallery.clips.column("clip_id")
+        at = np.flatnonzero(np.array(pc.is_in(names, value_set=strings(clip_ids))))
+        known = dict(zip(names.take(at).to_pylist(), at.tolist(), strict=True))
         missing = [clip_id for clip_id in clip_ids if clip_id not in known]
         if missing:
             raise KeyError(f"There is no clip {missing[0]!r} in {gallery.path}.")
@@ -563,22 +573,22 @@ class FolderSearcher:
     @cached_property
     def _by_name(self) -> tuple[np.ndarray, np.ndarray]:
         """The clips in the order of their files, and the number of the file of each."""
-        paths = self.clip_facts.paths
+        paths = self.gallery.paths
         table = pa.table({"path": paths, "row": np.arange(len(paths))})
         order = pc.sort_indices(table, sort_keys=[("path", "ascending"), ("row", "ascending")])
         return order.to_numpy(), paths.combine_chunks().dictionary_encode().indices.to_numpy()
 
     def list_clips(self, among: Selection, skip: int, k: int, per_file: bool) -> Hits:
         """List clips by name, without scores; windows of a file in order."""
-        gallery, allowed = self.gallery, self.allowed(among)
-        rows, num_files = np.empty(0, np.int64), None
-        if len(self):
-            rows, files = self._by_name
-            if allowed is not None:
-                rows = rows[allowed.mask.numpy()[rows]]
-            if per_file and gallery.metadata.get(SEGMENT) is not None:
-                rows = rows[np.flatnonzero(np.diff(files[rows], prepend=-1))]
-                num_files = len(rows)
+        gallery = self.gallery
+        allowed = self.allowed(among)
+        facts = self._facts(allowed)
+        rows, files = self._by_name
+        if allowed is not None:
+            rows = rows[allowed.mask.numpy()[rows]]
+        if per_file and gallery.metadata.get(SEGMENT) is not None:
+            rows = rows[np.flatnonzero(np.diff(files[rows], prepend=-1))]
+            facts["num_files"] = len(rows)
         kept = torch.from_numpy(rows[skip : skip + k].astype(np.int64))
         stored = self._is_there.nonzero()[:, 0][kept]
         return Hits(
@@ -587,13 +597,9 @@ class FolderSearcher:
             self._presence[stored],
             partial(self._texts, stored, among, allowed),
             rows=kept,
-            num_clips=len(self),
             num_scored=0,
-            num_allowed=None if allowed is None else allowed.num_clips,
-            num_files=num_files,
-            unknown=None if allowed is None else allowed.unknown,
-            root=gallery.root,
             first_rank=skip + 1,
+            **facts,
         )
 
 
