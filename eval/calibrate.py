@@ -12,9 +12,10 @@ from eval.protocol.least_score import LeastScore, fit_least_score, format_least_
 from eval.run import embeddings_of
 from eval.settings import CalibrateConfig
 from eval.source import check_made_by
-from gallery.described import LEAST_SCORE, fitted_to
+from gallery.contents import is_gallery
+from gallery.described import LEAST_SCORE, fitted_to, score_options_of
 from gallery.files import write_json
-from gallery.gallery import GalleryWriter, is_gallery, score_options_of
+from gallery.gallery import GalleryWriter
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify, read_object

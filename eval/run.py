@@ -14,8 +14,8 @@ from eval.protocol.first_stage import measure_first_stage
 from eval.reports.figures import plot_results
 from eval.reports.report import write_report
 from eval.settings import RunConfig
+from gallery.described import score_options_of
 from gallery.files import write_json
-from gallery.gallery import score_options_of
 from gallery.provenance import source_state, versions
 
 if TYPE_CHECKING:

@@ -237,7 +237,8 @@ class RunConfig(SourceConfig):
         """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
         checked once clips are embedded or embeddings are read."""
         from eval.protocol.first_stage import check_methods
-        from gallery.gallery import Gallery, is_gallery
+        from gallery.contents import is_gallery
+        from gallery.gallery import Gallery
         from modeling_scalar.model_identity import identify
         from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
@@ -308,7 +309,8 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from gallery.gallery import check_writable, is_gallery
+        from gallery.contents import is_gallery
+        from gallery.gallery import check_writable
 
         self.run_config()
         if not self.write:

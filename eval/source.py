@@ -21,9 +21,10 @@ from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
 from eval.protocol.second_stage import TwoStage
 from eval.settings import NO_CROSS_ENCODER, RunConfig
+from gallery.contents import is_gallery
 from gallery.decoding import sandboxed
 from gallery.described import MODALITIES
-from gallery.gallery import Gallery, is_gallery
+from gallery.gallery import Gallery
 from gallery.matching import measurable_policies
 from gallery.provenance import describe
 from modeling_scalar import load_model

@@ -11,9 +11,10 @@ from safetensors import safe_open
 
 from commands.errors import say
 from gallery import stills, transcripts
-from gallery.columns import lists_of, query_table, text_embeds_of, texts_of
+from gallery.columns import query_table, text_embeds_of
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import describe
+from gallery.rows import lists_of, texts_of
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
 

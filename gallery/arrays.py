@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import listed, tensor_of
+from gallery.columns import tensor_of
+from gallery.rows import listed
 from modeling_scalar.scores_scalar import off_unit
 
 Array = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray

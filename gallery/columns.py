@@ -31,7 +31,7 @@ import pyarrow as pa
 import torch
 
 from gallery.exact.codes import Codes, encode
-from gallery.rows import listed, lists_of, modalities_of, strings, texts_of
+from gallery.rows import listed, modalities_of, strings
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, off_unit
 
 _CODES = "_codes"  # suffix of the columns with vectors in eight bits
@@ -312,19 +312,13 @@ __all__ = [
     "embeds_of",
     "fixed_lists",
     "gram_of",
-    "listed",
-    "lists_of",
     "matrix_of",
-    "modalities_of",
-    "off_unit",
     "precision_of",
     "presence_of",
     "problems_of_clips",
     "query_table",
     "stacked",
-    "strings",
     "taken",
     "tensor_of",
     "text_embeds_of",
-    "texts_of",
 ]

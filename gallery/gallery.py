@@ -32,33 +32,26 @@ from gallery.columns import (
     codes_columns,
     codes_of,
     embeds_of,
-    listed,
-    lists_of,
-    modalities_of,
-    off_unit,
     precision_of,
     presence_of,
-    strings,
     text_embeds_of,
-    texts_of,
 )
 from gallery.contents import Contents, is_gallery, stamp_of
 from gallery.described import (
     MODALITIES,
-    calibration_of,
     check_metadata,
     modalities_in,
-    score_options_of,
 )
 from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
 from gallery.provenance import gallery_sha256
 from gallery.published import is_from_hub
-from gallery.rows import MediaFile, check_hashes
+from gallery.rows import MediaFile, check_hashes, listed, lists_of, modalities_of, strings, texts_of
 from gallery.stills import Stills
 from gallery.storage import Part, Shard
 from gallery.storage import verify as verify_files
 from gallery.writing import Writer
+from modeling_scalar.scores_scalar import off_unit
 
 if TYPE_CHECKING:
     from gallery.hits import Hits, Results
@@ -478,10 +471,6 @@ __all__ = [
     "Gallery",
     "GalleryWriter",
     "MediaFile",
-    "calibration_of",
     "check_writable",
-    "check_rows",
-    "is_gallery",
-    "score_options_of",
     "verify_gallery",
 ]

@@ -18,12 +18,12 @@ import torch
 from torch.nn.functional import normalize
 
 import modeling_scalar
-from gallery.columns import off_unit, unit_vectors
+from gallery.columns import unit_vectors
 from gallery.decoding import tolerant
 from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_clips
 from gallery.words import folded
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING, off_unit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin

@@ -9,9 +9,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gallery.columns import listed, texts_of
 from gallery.contents import rows_of
 from gallery.gallery import Gallery
+from gallery.rows import listed, texts_of
 from gallery.storage import (
     COPY,
     DERIVED,

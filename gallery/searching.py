@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import embeds_of, listed, lists_of, presence_of, strings, taken, texts_of
+from gallery.columns import embeds_of, presence_of, taken
 from gallery.contents import Contents
 from gallery.cues import ClipWords, words_of_file
 from gallery.described import Described, score_options_of
@@ -34,6 +34,7 @@ from gallery.querying import (
 )
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
+from gallery.rows import listed, lists_of, strings, texts_of
 from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
 from gallery.stills import Stills
 from gallery.storage import DamagedFileError

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 from huggingface_hub import DatasetCardData, HfApi
 
-from gallery.columns import lists_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.media import clip_sha256
 from gallery.published import MEDIA
+from gallery.rows import lists_of
 from gallery.storage import MANIFEST, read_manifest
 from gallery.transcripts import KINDS, Transcripts
 from modeling_scalar.media_scalar import check_content, find_sidecar

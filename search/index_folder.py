@@ -12,9 +12,10 @@ import torch
 
 from commands.errors import say
 from gallery.columns import check_modality
+from gallery.contents import is_gallery
 from gallery.decoding import Limits
 from gallery.described import LIMITS
-from gallery.gallery import Gallery, GalleryWriter, check_writable, is_gallery
+from gallery.gallery import Gallery, GalleryWriter, check_writable
 from gallery.provenance import describe, pending_download
 from gallery.querying import reading_of
 from gallery.tables import is_table

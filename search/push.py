@@ -21,10 +21,11 @@ import pyarrow as pa
 from psycopg import sql
 from tqdm import tqdm
 
-from gallery.columns import embeds_of, presence_of, texts_of
+from gallery.columns import embeds_of, presence_of
 from gallery.described import LEAST_SCORE, MODALITIES
 from gallery.filters import _NO_DATE
 from gallery.gallery import Gallery
+from gallery.rows import texts_of
 from gallery.windows import SEGMENT
 
 from .addresses import TableAddress

@@ -13,8 +13,9 @@ from peft import PeftModel
 
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.query_gallery import rows_of
-from gallery.columns import stacked, texts_of
+from gallery.columns import stacked
 from gallery.gallery import Gallery
+from gallery.rows import texts_of
 from modeling_scalar import ScalarJointModel, ScalarProcessor
 from modeling_scalar.model_identity import part_of
 

@@ -92,7 +92,7 @@ def _build_dataset(
         dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
     # From stored outputs of towers, or from a gallery. Imported here, because they import the search packages.
-    from gallery.gallery import is_gallery
+    from gallery.contents import is_gallery
 
     from .cache_features import FeatureCollator, FeatureDataset
     from .embeddings import EmbeddingDataset

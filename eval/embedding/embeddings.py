@@ -16,21 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import (
-    clip_table,
-    listed,
-    off_unit,
-    precision_of,
-    problems_of_clips,
-    query_table,
-    text_embeds_of,
-    texts_of,
-)
+from gallery.columns import clip_table, precision_of, problems_of_clips, query_table, text_embeds_of
 from gallery.described import MODALITIES, modalities_in
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
+from gallery.rows import listed, texts_of
 from gallery.storage import TABLES
-from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES
+from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
-from gallery.columns import listed
 from gallery.gallery import Gallery
+from gallery.rows import listed
 from gallery.windows import SEGMENT, place_of_clip
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import torch
 
-from gallery.columns import codes_of, matrix_of, modalities_of, presence_of
+from gallery.columns import codes_of, matrix_of, presence_of
 from gallery.exact.codes import Codes, multiplies_eight_bits
+from gallery.rows import modalities_of
 from gallery.storage import Part
 from modeling_scalar.scores_scalar import (
     MIN_NORM,

@@ -11,7 +11,8 @@ from eval.__main__ import app
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration
 from eval.run import RunConfig, embeddings_of
-from gallery.gallery import Gallery, GalleryWriter, score_options_of
+from gallery.described import score_options_of
+from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify
