@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import tensor_of
-from gallery.rows import listed
+from gallery.columns import named, tensor_of
 from modeling_scalar.scores_scalar import off_unit
 
 Array = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray
@@ -117,10 +116,10 @@ def normalised(
     norms = torch.linalg.vector_norm(embeds.float(), dim=-1)
     wrong = presence & ~((norms > 0) & norms.isfinite())
     for place, modality in enumerate(modalities):
-        clips = [names[row] for row in wrong[:, place].nonzero().flatten().tolist()]
+        clips = named(names, wrong[:, place])
         if clips:
             raise ValueError(
-                f"The vectors of {modality!r} of the clips {listed(clips)} are zero or not finite. Give others, or "
+                f"The vectors of {modality!r} of the clips {clips} are zero or not finite. Give others, or "
                 "set `mask` to False where clips lack the modality."
             )
     is_off = off_unit(embeds) & presence

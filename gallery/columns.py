@@ -133,9 +133,8 @@ def clip_table(
         codes = encode(vectors)
         values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))
-    unknown = [None] * len(clip_ids)
-    columns["seconds"] = pa.array(unknown if seconds is None else seconds, pa.float64())
-    columns["problems"] = pa.array([[]] * len(clip_ids) if problems is None else problems, pa.list_(pa.string()))
+    columns["seconds"] = pa.array(seconds or [None] * len(clip_ids), pa.float64())
+    columns["problems"] = pa.array(problems or [[]] * len(clip_ids), pa.list_(pa.string()))
     return pa.table(columns)
 
 
@@ -185,12 +184,14 @@ def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
 
 def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) -> pa.Table:
     """Copy some columns and rows; rows are numbered through all tables and given in ascending order."""
-    batches, start = [], 0
-    for batch in (batch for table in tables for batch in table.select(names).to_batches()):
-        first, last = np.searchsorted(rows, (start, start + len(batch)))
-        if first < last:
-            batches.append(batch.take(pa.array(rows[first:last] - start)))
-        start += len(batch)
+    batches = []
+    start = 0
+    for table in tables:
+        for batch in table.select(names).to_batches():
+            first, last = np.searchsorted(rows, (start, start + len(batch)))
+            if first < last:
+                batches.append(batch.take(pa.array(rows[first:last] - start)))
+            start += len(batch)
     return pa.Table.from_batches(batches)
 
 
@@ -225,8 +226,8 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
 def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
     """Copy columns of lists into one tensor, `(rows, columns, length)`, of bool, float16 or float32."""
     kind = table.schema.field(names[0]).type
-    dtype = {"bool": torch.bool, "halffloat": torch.float16, "float": torch.float32}[str(kind.value_type)]
-    result = torch.empty(len(table), len(names), kind.list_size, dtype=dtype)
+    shape = (len(table), len(names), kind.list_size)
+    result = torch.from_numpy(np.empty(shape, kind.value_type.to_pandas_dtype()))
     for index, name in enumerate(names):
         start = 0
         for chunk in table.column(name).chunks:
@@ -251,6 +252,12 @@ def text_embeds_of(queries: pa.Table) -> torch.Tensor:
 
 
 # Checking ---------------------------------------------------------------------------------------------------------
+
+
+def named(names: Sequence[str], is_wrong: torch.Tensor) -> str:
+    """The first names where a bool tensor of shape `(names,)` is True, and how many more there are; `""` if none."""
+    wrong = [names[row] for row in is_wrong.nonzero().flatten().tolist()]
+    return listed(wrong) if wrong else ""
 
 
 def check_unique(clip_ids: Sequence[str]) -> None:
@@ -287,16 +294,12 @@ def check_rows(
             f"{tuple(modality_embeds.shape)}."
         )
     check_unique(clip_ids)
-    for rows, message in (
-        (~modality_mask.any(1), "Every clip needs at least one modality; these have none"),
-        (
-            (off_unit(modality_embeds) & modality_mask).any(1),
-            "Vectors of modalities that are present must be of unit norm; wrong for the clips",
-        ),
-    ):
-        wrong = [clip_ids[row] for row in rows.nonzero().flatten().tolist()]
-        if wrong:
-            raise ValueError(f"{message}: {listed(wrong)}.")
+    empty = named(clip_ids, ~modality_mask.any(1))
+    if empty:
+        raise ValueError(f"Every clip needs at least one modality; these have none: {empty}.")
+    wrong = named(clip_ids, (off_unit(modality_embeds) & modality_mask).any(1))
+    if wrong:
+        raise ValueError(f"Vectors of modalities that are present must be of unit norm; wrong for the clips: {wrong}.")
 
 
 __all__ = [
@@ -313,6 +316,7 @@ __all__ = [
     "fixed_lists",
     "gram_of",
     "matrix_of",
+    "named",
     "precision_of",
     "presence_of",
     "problems_of_clips",

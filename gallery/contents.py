@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gallery.described import Described, NoClipError
 from gallery.published import folder_of, media_of
-from gallery.rows import MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
+from gallery.rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
 from gallery.storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
 from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
 
@@ -24,18 +24,10 @@ if TYPE_CHECKING:
 
 
 # The tables of a gallery to which nothing was ever added; its clips have no columns of vectors.
-_CLIPS = {"clip_id": pa.string(), "seconds": pa.float64(), "problems": pa.list_(pa.string())}
-_FILES = {
-    "path": pa.string(),
-    "size": pa.int64(),
-    "mtime_ns": pa.int64(),
-    "sha256": pa.string(),
-    "reason": pa.string(),
-    "texts": pa.string(),
-}
+_CLIPS = pa.schema({"clip_id": pa.string(), "seconds": pa.float64(), "problems": pa.list_(pa.string())})
 # From no batches: an empty array of pyarrow would import pandas, where it is installed.
-_NO_CLIPS = pa.Table.from_batches([], pa.schema(_CLIPS))
-_NO_FILES = pa.Table.from_batches([], pa.schema(_FILES))
+_NO_CLIPS = pa.Table.from_batches([], _CLIPS)
+_NO_FILES = pa.Table.from_batches([], FILES)
 
 
 def is_gallery(path: str | os.PathLike) -> bool:
@@ -44,10 +36,8 @@ def is_gallery(path: str | os.PathLike) -> bool:
     return (path / MANIFEST).is_file() or has_lost_its_manifest(path)
 
 
-def stamp_of(folder: Path | None) -> tuple[int, ...] | None:
+def stamp_of(folder: Path) -> tuple[int, ...] | None:
     """A value that changes with every commit; `None` if the gallery is gone or was never committed."""
-    if folder is None:
-        return None
     try:
         stat = os.stat(folder / MANIFEST)
     except OSError:
@@ -123,7 +113,7 @@ class Contents(Described):
         first = self.parts[0].table if self.parts else None
         super().__init__(metadata, path, None if first is None else modalities_of(first))
         # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
-        self.dim, self.dtype = None, None
+        self.dim = self.dtype = None
         if first is not None:
             vectors = first.schema.field(self.modalities[0]).type
             self.dim = vectors.list_size

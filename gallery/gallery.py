@@ -32,6 +32,7 @@ from gallery.columns import (
     codes_columns,
     codes_of,
     embeds_of,
+    named,
     precision_of,
     presence_of,
     text_embeds_of,
@@ -46,7 +47,7 @@ from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
 from gallery.provenance import gallery_sha256
 from gallery.published import is_from_hub
-from gallery.rows import MediaFile, check_hashes, listed, lists_of, modalities_of, strings, texts_of
+from gallery.rows import FILES, MediaFile, check_hashes, listed, lists_of, modalities_of, strings, texts_of
 from gallery.stills import Stills
 from gallery.storage import Part, Shard
 from gallery.storage import verify as verify_files
@@ -211,28 +212,29 @@ class Gallery(Contents):
         self.file_rows  # noqa: B018 - checked when it is read
         if not self.parts:
             return
-        start = 0
+        # Clips, some at a time: the vectors may take more room than the memory.
         names = ["clip_id", *self.modalities, "presence"]
-        names += codes_columns(self.modalities) if self.has_codes else []
+        if self.has_codes:
+            names += codes_columns(self.modalities)
+        start = 0
         for batch in self.clips.select(names).to_batches(COPIED_ROWS):
+            clip_ids = self.clip_ids[start : start + len(batch)]
+            start += len(batch)
             rows = pa.Table.from_batches([batch])
-            mask, embeds = presence_of(rows), embeds_of(rows)
-            check_rows(self.clip_ids[start : start + len(rows)], embeds, mask, self.modalities)
+            mask = presence_of(rows)
+            embeds = embeds_of(rows)
+            check_rows(clip_ids, embeds, mask, self.modalities)
             if (embeds[~mask] != 0).any():
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
-            codes = codes_of(batch)
-            wrong = [] if codes is None else ~are_codes_of(codes, embeds.unbind(1))
-            if len(wrong) and wrong.any():
-                bad = [self.clip_ids[start + row] for row in wrong.nonzero().flatten().tolist()]
-                raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {listed(bad)}.")
-            start += len(rows)
+            if self.has_codes:
+                wrong = named(clip_ids, ~are_codes_of(codes_of(batch), embeds.unbind(1)))
+                if wrong:
+                    raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {wrong}.")
         check_unique(self.clip_ids)
         if self.queries is not None:
-            names = texts_of(self.queries, "query_id")
-            wrong = off_unit(text_embeds_of(self.queries))
-            if wrong.any():
-                wrong = [names[row] for row in wrong.nonzero().flatten().tolist()]
-                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; wrong: {listed(wrong)}.")
+            wrong = named(texts_of(self.queries, "query_id"), off_unit(text_embeds_of(self.queries)))
+            if wrong:
+                raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; wrong: {wrong}.")
 
     def check_finished(self) -> None:
         """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
@@ -348,8 +350,8 @@ class GalleryWriter(Writer):
         self._dropped: set[str] = set()  # hashes of files forgotten or replaced since then
 
     def _modalities_of_clips(self) -> tuple[str, ...] | None:
-        known = self._new.get("clips") or [part.table for part in self._old("clips")[:1]]
-        return modalities_of(known[0]) if known else None
+        known = self._first_rows("clips")
+        return None if known is None else modalities_of(known)
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -388,17 +390,7 @@ class GalleryWriter(Writer):
         """Record media files as they are now; earlier records of the same paths are replaced."""
         if not files:
             return
-        texts, number = pa.string(), pa.int64()
-        table = pa.table(
-            {
-                "path": strings([file.path for file in files]),
-                "size": pa.array([file.size for file in files], number),
-                "mtime_ns": pa.array([file.mtime_ns for file in files], number),
-                "sha256": strings([file.sha256 for file in files]),
-                "reason": pa.array([file.reason for file in files], texts),
-                "texts": pa.array([file.texts for file in files], texts),
-            }
-        )
+        table = pa.Table.from_pylist([vars(file) for file in files], FILES)
         check_hashes(table)
         self.append("files", table)
         self.forget_files([file.path for file in files])

@@ -9,6 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+FILES = pa.schema(
+    {
+        "path": pa.string(),
+        "size": pa.int64(),
+        "mtime_ns": pa.int64(),
+        "sha256": pa.string(),
+        "reason": pa.string(),
+        "texts": pa.string(),
+    }
+)
+"""The columns of the table of media files: the fields of [`MediaFile`]."""
+
 _NAMED = 10
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
@@ -74,4 +86,4 @@ def check_hashes(files: pa.Table) -> None:
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 
-__all__ = ["MediaFile", "check_hashes", "listed", "lists_of", "modalities_of", "strings", "texts_of"]
+__all__ = ["FILES", "MediaFile", "check_hashes", "listed", "lists_of", "modalities_of", "strings", "texts_of"]

@@ -134,10 +134,15 @@ class Writer:
 
     def append(self, name: str, rows: pa.Table) -> None:
         """Add rows at the end of a table; the first ones define its columns. Raises a ValueError if columns differ."""
-        known = self._new.get(name) or [part.table for part in self._old(name)[:1]]
-        if known and not known[0].schema.equals(rows.schema):
-            raise ValueError(f"`{name}` has the columns\n{known[0].schema}\nbut the new rows have\n{rows.schema}")
+        known = self._first_rows(name)
+        if known is not None and not known.schema.equals(rows.schema):
+            raise ValueError(f"`{name}` has the columns\n{known.schema}\nbut the new rows have\n{rows.schema}")
         self._new.setdefault(name, []).append(rows)
+
+    def _first_rows(self, name: str) -> pa.Table | None:
+        """The rows that define the columns of a table, if there are any."""
+        known = self._new.get(name) or [part.table for part in self._old(name)[:1]]
+        return known[0] if known else None
 
     def _rows_of(self, name: str, place: int) -> dict[str, int]:
         """The row of each key in the committed shard at `place`, without removed rows."""

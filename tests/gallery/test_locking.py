@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import torch
 
 from gallery import files
 from gallery.gallery import Gallery, GalleryWriter
@@ -18,6 +19,7 @@ def in_child(function):
     """The exit code of a forked child in which a function is called: 0 if it returns True."""
     child = os.fork()
     if not child:
+        torch.set_num_threads(1)  # those of OpenMP stayed in the parent, and would be waited for
         try:
             os._exit(0 if function() else 1)
         except BaseException as error:
