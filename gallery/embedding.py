@@ -31,17 +31,22 @@ def check_reading(batch_size: int, num_workers: int) -> None:
         raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
 
 
+def _in_order(futures: Iterable[Future], ahead: int) -> Iterator[Any]:
+    """Yield results in order; futures are taken while at most `ahead` of them are not yet needed."""
+    waiting = deque()
+    for future in futures:
+        waiting.append(future)
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
 def in_background(function: Callable[[Item], Result], batches: Iterable[Item], num_workers: int) -> Iterator[Result]:
     """Yield `function(batch)` in order, computed by threads that stay at most `num_workers` batches ahead."""
     with ThreadPoolExecutor(num_workers) as executor:
-        waiting = deque()
         try:
-            for batch in batches:
-                waiting.append(executor.submit(function, batch))
-                if len(waiting) > num_workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from _in_order((executor.submit(function, batch) for batch in batches), num_workers)
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
 
@@ -98,19 +103,18 @@ def read_batches(
                 features[name] = values.pin_memory() if isinstance(values, torch.Tensor) else values
         return Batch(list(notes), embeddable, features)
 
-    # So many batches in advance keep the readers busy while the last clip of a batch is read.
-    ahead = 1 + -(-num_workers // batch_size)
-    stop, waiting = Stop(), deque()
+    stop = Stop()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
     # One thread: fast tokenizers fail when two threads set their padding at once.
     preparer = ThreadPoolExecutor(1, initializer=stop.join)
-    try:
+
+    def prepared() -> Iterator[Future]:
         for batch in in_batches(items, batch_size):
-            waiting.append(preparer.submit(prepare, [readers.submit(read, item) for item in batch]))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            yield preparer.submit(prepare, [readers.submit(read, item) for item in batch])
+
+    try:
+        # So many batches in advance keep the readers busy while the last clip of a batch is read.
+        yield from _in_order(prepared(), 1 + -(-num_workers // batch_size))
     finally:
         stop.set()
         readers.shutdown(wait=True, cancel_futures=True)

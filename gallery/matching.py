@@ -91,11 +91,6 @@ def _tower_features(model: "PreTrainedModel", batch: "BatchFeature", modality_ma
     return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
 
 
-def _clip_inputs(model: "PreTrainedModel", batch: "BatchFeature", modality_mask: torch.Tensor) -> dict:
-    """The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles."""
-    return _tower_features(model, batch, modality_mask) | {name: batch[name] for name in _SUBTITLES if name in batch}
-
-
 def _blank_features(model: "PreTrainedModel", processor: "ProcessorMixin") -> dict[str, torch.Tensor]:
     """The towers' outputs for one clip, as zeros: all clips have the same number of frames, segments and tokens."""
     from modeling_scalar.processing_scalar import Clip  # it imports transformers
@@ -228,7 +223,10 @@ def match_logits(
                 here, local = here[local >= 0], local[local >= 0]
                 there = [names[rows[i]] for i in batch.embeddable]
                 needed = _needed(requests[here, 2], local, batch.features, there)
-                inputs = _clip_inputs(model, batch.features.to(model.device), needed.to(model.device))
+                # The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles.
+                features = batch.features.to(model.device)
+                inputs = _tower_features(model, features, needed.to(model.device))
+                inputs |= {name: features[name] for name in _SUBTITLES if name in features}
                 asked = torch.stack([requests[here, 0], local, requests[here, 2]], dim=1)
                 logits[here] = _match_batch(model, text, inputs, blank, asked, pair_batch_size)
     finally:

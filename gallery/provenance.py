@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import platform
 import subprocess
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from gallery.files import read_json
+from gallery.files import read_json, without_infinity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -91,12 +90,6 @@ def versions() -> dict[str, str | None]:
     return here | {name: _version(name) for name in _PACKAGES}
 
 
-def _json_number(value: Any) -> Any:
-    """A number in the form of JSON: infinity, which JSON lacks, becomes a string that `float` can read."""
-    value = value.item() if isinstance(value, torch.Tensor) else value
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
     """
     Describe what embeddings were made with, for the `metadata` of a gallery.
@@ -114,21 +107,23 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
 
     identity = identify(model_path)
     recipe = Path(model_path) / "recipe.json"
-    return {
+    score_options = {}
+    for name, value in model.score_options().items():
+        if name != "modalities":
+            score_options[name] = value.item() if isinstance(value, torch.Tensor) else value
+    described = {
         "model": str(model_path),
         "fingerprint": identity.fingerprint,
         "weights": identity.weights,
         "training": read_json(recipe) if recipe.is_file() else None,
-        "query_temperature": _json_number(model.config.query_temperature),
+        "query_temperature": model.config.query_temperature,
         "modalities": list(model.config.modalities),
-        "score_options": {
-            name: _json_number(value) for name, value in model.score_options().items() if name != "modalities"
-        },
+        "score_options": score_options,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "source": source_state(),
-        **settings,
     }
+    return without_infinity(described) | settings
 
 
 def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -> str:

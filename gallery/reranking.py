@@ -109,9 +109,9 @@ def rerank(
 
     Args:
         results (`list[Hits]`): with their `query`.
-        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder.
+        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder, see [`check_can_match`].
         clips (`dict[str, Clip]`): the clips of these hits, by identifier.
-        depth (`int`): number of hits of each query.
+        depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
         weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; by default
             only the match counts.
@@ -121,10 +121,8 @@ def rerank(
         says which and why.
 
     Raises:
-        ValueError: the model has no cross-encoder, the gallery has no records of files, or a number is out of range.
+        ValueError: the gallery has no records of files, or the weight is out of range.
     """
-    check_depth(depth)
-    check_can_match(query_model.model)
     if weight is not None:
         check_weight(weight)
     if not any(map(len, results)):
@@ -201,11 +199,12 @@ def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInput
 
 def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | None, reasons: Mapping[str, str]) -> Hits:
     """Hits in the order of the second stage, with notes on it."""
-    first, count = hits[:depth], min(depth, len(hits))
+    count = min(depth, len(hits))
     if not count:
         return hits
-    logits = logits.double()
-    values = logits[None] if weight is None else fused_values(first.scores[None], logits[None], weight)
+    values = logits.double()[None]
+    if weight is not None:
+        values = fused_values(hits.scores[None, :count], logits[None], weight)
     places = places_of(values, torch.zeros_like(values))[0]
     order = [*places.argsort().tolist(), *range(count, len(hits))]
 
@@ -224,7 +223,7 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
         if len(unread) == count:
             notes = [f"No hit was put in order {by}, as none of the first {count} could be read: {named}."]
     matched = hits.select(range(len(hits)))
-    matched.matches = torch.cat([logits, torch.full((len(hits) - count,), torch.nan, dtype=torch.float64)])
+    matched.matches = torch.cat([logits.double(), torch.full((len(hits) - count,), torch.nan, dtype=torch.float64)])
     return matched.select(order, notes)
 
 

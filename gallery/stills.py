@@ -44,7 +44,7 @@ class Stills:
 
     def _all(self) -> Iterator[tuple[str, Path]]:
         """Each picture, by the hash in its name."""
-        for path in self.folder.glob("*.jpg") if self.folder.is_dir() else ():
+        for path in self.folder.glob("*.jpg"):
             yield path.stem.partition(_WINDOW)[0], path
 
     def remove(self, of: Collection[str]) -> None:

@@ -112,13 +112,13 @@ class Transcripts:
     def hashes(self) -> Iterator[str]:
         """The hashes of the files that have a transcript of this kind."""
         ending = f".{self.kind}.vtt"
-        for path in self.folder.glob(f"*{ending}") if self.folder.is_dir() else ():
+        for path in self.folder.glob(f"*{ending}"):
             yield path.name.removesuffix(ending)
 
     def kept(self) -> dict[str, list[Path]]:
         """All transcripts, of every kind, of each file, by its hash."""
         found: dict[str, list[Path]] = {}
-        for path in sorted(self.folder.glob("*.vtt")) if self.folder.is_dir() else ():
+        for path in sorted(self.folder.glob("*.vtt")):
             found.setdefault(path.name.partition(".")[0], []).append(path)
         return found
 
@@ -130,7 +130,7 @@ class Transcripts:
     def copy(self, gallery: Path) -> None:
         """Copy transcripts of every kind to another gallery; those that it has stay."""
         target = Transcripts(gallery).folder
-        for path in self.folder.glob("*.vtt") if self.folder.is_dir() else ():
+        for path in self.folder.glob("*.vtt"):
             if lies_in_gallery(path, self._gallery) and not (target / path.name).exists():
                 target.mkdir(exist_ok=True)
                 shutil.copyfile(path, target / path.name)

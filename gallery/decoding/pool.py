@@ -477,17 +477,3 @@ def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Process
     processor.reader = copy.copy(processor.reader)
     processor.reader.show = show
     return processor
-
-
-__all__ = [
-    "LIGHT_MEMORY",
-    "SandboxedReader",
-    "Stop",
-    "Stopped",
-    "check_not_stopped",
-    "num_processors",
-    "room_beside_decoders",
-    "sandboxed",
-    "showing",
-    "tolerant",
-]
