@@ -109,7 +109,9 @@ class Contents(Described):
         metadata: Mapping[str, Any] | None = None,
         path: Path | None = None,
     ):
-        self.parts, self._queries, self._files = list(clips), list(queries), list(files)
+        self.parts = list(clips)
+        self._queries = list(queries)
+        self._files = list(files)
         first = self.parts[0].table if self.parts else None
         super().__init__(metadata, path, None if first is None else modalities_of(first))
         # `"float16"` or `"float32"`; both are `None` in a gallery without clips.

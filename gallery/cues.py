@@ -78,7 +78,8 @@ def cues_of(path: str) -> list[Cue]:
 
 def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
     """The cues that are said, at least partly, between two times in seconds."""
-    least, most = start or 0.0, float("inf") if stop is None else stop
+    least = start or 0.0
+    most = float("inf") if stop is None else stop
     return [cue for cue in cues if cue.stop > least and cue.start < most]
 
 
@@ -158,7 +159,8 @@ class ClipWords:
     """
 
     def __init__(self, gallery: Contents, before: "ClipWords | None" = None):
-        self._gallery, self._lock = gallery, Lock()
+        self._gallery = gallery
+        self._lock = Lock()
         self._before = None if before is None else before._known or before._before
         self._known: _Known | None = None
 
@@ -166,7 +168,8 @@ class ClipWords:
         """Read the words, which may take long; raises [`~gallery.decoding.Stopped`] if the reading is stopped."""
         with self._lock:
             if self._known is None:
-                self._known, self._before = self._read(), None
+                self._known = self._read()
+                self._before = None
 
     def texts(self) -> tuple[list[str], list[bool]]:
         """The words of each clip as from [`~gallery.words.folded`], a line per text, and whether these are all of its
@@ -181,8 +184,11 @@ class ClipWords:
         return says, ~(says | self._known.is_whole)
 
     def _read(self) -> _Known:
-        gallery, kept = self._gallery, Transcripts(self._gallery.path).kept()
-        names, known, mask = gallery.clip_ids, gallery.files, gallery.modality_mask
+        gallery = self._gallery
+        kept = Transcripts(self._gallery.path).kept()
+        names = gallery.clip_ids
+        known = gallery.files
+        mask = gallery.modality_mask
         places = gallery.places_of(names)
         files = {place.path: known.get(place.path) for place in places}
         kept = {path: [] if file is None else kept.get(file.sha256, []) for path, file in files.items()}
@@ -198,7 +204,8 @@ class ClipWords:
         if self._before is not None:
             at = pc.fill_null(pc.index_in(sources, value_set=self._before.sources), -1).to_numpy()
             for row in np.flatnonzero((at >= 0) & self._before.is_whole[at]).tolist():
-                texts[row], is_whole[row] = self._before.texts[at[row]].as_py(), True
+                texts[row] = self._before.texts[at[row]].as_py()
+                is_whole[row] = True
         rows: dict[str, list[int]] = {}
         for row in np.flatnonzero(~is_whole).tolist():
             rows.setdefault(places[row].path, []).append(row)

@@ -111,7 +111,8 @@ class Described:
     def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
         metadata = {} if metadata is None else metadata
         check_metadata(metadata, path or "the gallery", modalities)
-        self.path, self.metadata = path, dict(metadata)
+        self.path = path
+        self.metadata = dict(metadata)
         self.modalities = modalities_in(metadata) if modalities is None else tuple(modalities)
 
     @property

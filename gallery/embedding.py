@@ -157,7 +157,9 @@ class Embedded:
     @classmethod
     def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
         """Concatenate several of them."""
-        parts, notes, embeddable = list(parts), [], []
+        parts = list(parts)
+        notes = []
+        embeddable = []
         for part in parts:
             embeddable += [len(notes) + place for place in part.embeddable]
             notes += part.notes

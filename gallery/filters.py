@@ -215,7 +215,8 @@ class ClipFacts:
     """
 
     def __init__(self, gallery: "Contents", words: "ClipWords | None" = None):
-        self._gallery, self._words = gallery, words
+        self._gallery = gallery
+        self._words = words
         self._names = gallery.clips.column("clip_id")
         self._files = gallery.file_rows
 
@@ -243,8 +244,7 @@ class ClipFacts:
         numbers of more than 15 digits; NaN where unknown."""
         seconds = self._gallery.clips.column("seconds")
         if self._windows is not None:
-            start, stop = (self._second(name) for name in ("start", "stop"))
-            seconds = pc.coalesce(pc.subtract(stop, start), seconds)
+            seconds = pc.coalesce(pc.subtract(self._second("stop"), self._second("start")), seconds)
         return torch.from_numpy(np.round(pc.fill_null(seconds, math.nan).to_numpy(), 6))
 
     def _second(self, name: str) -> pa.ChunkedArray:
@@ -290,9 +290,11 @@ class ClipFacts:
     def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
         """The clips that meet a filter, of those `among` some, `(N,)`, if given; raises a ValueError if the filter
         names an unknown modality."""
-        modalities, present = self._gallery.modalities, self._gallery.modality_mask
+        modalities = self._gallery.modalities
+        present = self._gallery.modality_mask
         wanted.check_modalities(modalities)
-        mask, unknown = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone(), {}
+        mask = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone()
+        unknown = {}
         if wanted.paths:
             mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
         for names, expected in ((wanted.has, True), (wanted.lacks, False)):

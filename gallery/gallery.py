@@ -443,7 +443,8 @@ class GalleryWriter(Writer):
         Raises:
             ValueError: also if no gallery could be opened with `metadata`; nothing was changed.
         """
-        dropped, is_changed = self._dropped, super().commit()
+        dropped = self._dropped
+        is_changed = super().commit()
         if dropped:
             self.stills.remove(dropped.difference(self.gallery().hashes(dropped)))
         return is_changed

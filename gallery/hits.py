@@ -120,14 +120,25 @@ class Hits(Sequence[Hit]):
         least_score: float | None = None,
         first_rank: int = 1,
     ):
-        self.modalities, self.scores, self.presence = tuple(modalities), scores, presence
-        self.weights, self.rows, self.matches = weights, rows, matches
-        self.num_clips, self.num_scored, self.num_files = num_clips, num_scored, num_files
+        self.modalities = tuple(modalities)
+        self.scores = scores
+        self.presence = presence
+        self.weights = weights
+        self.rows = rows
+        self.matches = matches
+        self.num_clips = num_clips
+        self.num_scored = num_scored
+        self.num_files = num_files
         self.num_allowed = num_clips if num_allowed is None else num_allowed
         self.unknown = dict(unknown or {})
-        self.query, self.like, self.words = query, like, words
-        self.root, self.reason, self.notes = root, reason, list(notes)
-        self.least_score, self.first_rank = least_score, first_rank
+        self.query = query
+        self.like = like
+        self.words = words
+        self.root = root
+        self.reason = reason
+        self.notes = list(notes)
+        self.least_score = least_score
+        self.first_rank = first_rank
         self._read = read
 
     # As a sequence -------------------------------------------------------------------------------------------------
@@ -149,7 +160,8 @@ class Hits(Sequence[Hit]):
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
         row = range(len(self))[index]
-        weights, match = None, None
+        weights = None
+        match = None
         if self.weights is not None:
             weights = dict(zip(self.modalities, self.weights[row].tolist(), strict=True))
         if self.matches is not None and not self.matches[row].isnan():
@@ -173,7 +185,8 @@ class Hits(Sequence[Hit]):
 
     def select(self, order: Sequence[int], notes: Iterable[str] = ()) -> "Hits":
         """Some of these hits, in the given order, with more notes."""
-        some, places = copy(self), list(order)
+        some = copy(self)
+        places = list(order)
         vars(some).pop("texts", None)
         for name in ("scores", "presence", "weights", "rows", "matches"):
             column = getattr(self, name)
@@ -227,7 +240,8 @@ class Hits(Sequence[Hit]):
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
-        name, seconds = self.name_of(hit), ""
+        name = self.name_of(hit)
+        seconds = ""
         if hit.place.start is not None:
             seconds = f" [{hit.place.span}]"
             name = name.removesuffix(seconds)
@@ -238,7 +252,8 @@ class Hits(Sequence[Hit]):
 
     def copies_line(self, hit: Hit) -> str:
         """The copies that a hit represents; only if there are some."""
-        names, more = hit.copies[:_COPIES], len(hit.copies) - _COPIES
+        names = hit.copies[:_COPIES]
+        more = len(hit.copies) - _COPIES
         if hit.place.start is not None:  # at the same seconds
             names = [name.rpartition("#t=")[0] for name in names]
         names = [os.path.relpath(name, self.root) if self.root and os.path.isabs(name) else name for name in names]

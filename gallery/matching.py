@@ -213,14 +213,16 @@ def match_logits(
         with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
             batches = read(wanted.tolist())
             for batch, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
-                here, pending = pending[: sizes.sum()], pending[sizes.sum() :]
+                here = pending[: sizes.sum()]
+                pending = pending[sizes.sum() :]
                 bar.update(len(here))
                 if batch.features is None:
                     continue
                 place = torch.full((len(rows),), -1)
                 place[batch.embeddable] = torch.arange(len(batch.embeddable))
                 local = place.repeat_interleave(sizes)
-                here, local = here[local >= 0], local[local >= 0]
+                here = here[local >= 0]
+                local = local[local >= 0]
                 there = [names[rows[i]] for i in batch.embeddable]
                 needed = _needed(requests[here, 2], local, batch.features, there)
                 # The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles.

@@ -73,7 +73,8 @@ def source_state() -> dict[str, str | bool] | None:
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
     return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
 
 

@@ -54,7 +54,8 @@ def split_query(query: str) -> tuple[str, tuple[str, ...]]:
 
 def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
     """[`split_query`] of several queries. Raises a ValueError that names one without words, or not UTF-8."""
-    asked, words = [], []
+    asked = []
+    words = []
     for text in texts:
         left, quoted = split_query(text) if isinstance(text, str) else ("", ())
         if not left.strip():
@@ -134,7 +135,9 @@ class QueryModel:
     """
 
     def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin"):
-        self.model, self.processor, self.lock = model, processor, Lock()
+        self.model = model
+        self.processor = processor
+        self.lock = Lock()
         # A gallery has its own modalities, with their own temperature, scale and offset.
         own = (MODALITIES, *WEIGHING)
         options = {name: value for name, value in model.score_options().items() if name not in own}
@@ -154,7 +157,8 @@ class QueryModel:
             FileNotFoundError: there is no such file.
             ValueError: nothing in it can be read, or nothing that the model supports.
         """
-        path, processor = os.fspath(path), tolerant(self.processor)
+        path = os.fspath(path)
+        processor = tolerant(self.processor)
         if Path(path).suffix.lower() in _PICTURES:
             clip = processor.read_clip(_read_picture(path))
         else:

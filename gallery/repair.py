@@ -128,8 +128,11 @@ class _Repairer(Writer):
         whole = clip_ids | whole_files(clip_ids)
         forgotten = []
         for path, reason in zip(texts_of(files, "path"), files.column("reason").to_pylist(), strict=True):
-            # Windows without a clip are not recorded: any window that was a clip may be lost.
-            if path not in whole if reason is None else reason.startswith(PARTLY):
+            is_lost = path not in whole
+            if reason is not None:
+                # Windows without a clip are not recorded: any window that was a clip may be lost.
+                is_lost = reason.startswith(PARTLY)
+            if is_lost:
                 forgotten.append(path)
         self.remove("files", self.find("files", forgotten))
         self.report.append(f"The clips of {listed(forgotten)} are lost. `scalar index` embeds them again.")

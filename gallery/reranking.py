@@ -129,7 +129,8 @@ def rerank(
         return list(results)
     first = [hits[:depth] for hits in results]
     presence = {hit.clip_id: hit.presence for hits in first for hit in hits}
-    names, condition_on = list(presence), query_model.model.config.condition_on
+    names = list(presence)
+    condition_on = query_model.model.config.condition_on
     if all(clips[name].record is None for name in names):
         raise ValueError(
             "The second stage reads the files of clips, which this gallery does not record; galleries made by "
@@ -138,7 +139,8 @@ def rerank(
 
     # What the cross-encoder is shown of each clip.
     shown = [[has.get(name, False) and name in modalities for name in MODALITIES] for has in presence.values()]
-    views, reasons = clip_views(torch.tensor(shown), condition_on), {}
+    views = clip_views(torch.tensor(shown), condition_on)
+    reasons = {}
     for name, view in zip(names, views.tolist(), strict=True):
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"

@@ -82,7 +82,8 @@ def check_hashes(files: pa.Table) -> None:
     is_hash = pc.fill_null(pc.match_substring_regex(hashes, _HASH), False)
     wrong = files.select(["path", "sha256"]).filter(pc.invert(is_hash)).slice(0, 1).to_pylist()
     if wrong:
-        path, found = wrong[0]["path"], wrong[0]["sha256"]
+        path = wrong[0]["path"]
+        found = wrong[0]["sha256"]
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 

@@ -35,7 +35,8 @@ def _means(rows: np.ndarray, before: int, after: int) -> np.ndarray:
     """For each place, the mean of rows from `before` before it to `after` after it, excluded, if there are any."""
     sums = np.concatenate([np.zeros((1, *rows.shape[1:])), rows.cumsum(axis=0, dtype=np.float64)])
     places = np.arange(len(rows))
-    first, stop = (places - before).clip(0), (places + after).clip(0, len(rows))
+    first = (places - before).clip(0)
+    stop = (places + after).clip(0, len(rows))
     counts = np.maximum(stop - first, 1).reshape(-1, *[1] * (rows.ndim - 1))
     return (sums[stop] - sums[first]) / counts
 
@@ -56,7 +57,8 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
     found = [(second, _histogram(frame)) for second, frame in frames]
     if not found:
         return []
-    seconds, rows = np.array([second for second, _ in found]), np.stack([row for _, row in found])
+    seconds = np.array([second for second, _ in found])
+    rows = np.stack([row for _, row in found])
     steps = np.arange(seconds[0], max(seconds[-1] + PACE, end), PACE)
     seen = np.searchsorted(seconds, steps + 1e-6, side="right") - 1  # frame at each step
     rows = rows[seen]

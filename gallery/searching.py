@@ -362,7 +362,8 @@ class FolderSearcher:
     def counts(self) -> dict[str, int]:
         """The number of clips by modality, of those whose subtitles are recognised `"speech"`, and of `"files"` in a
         gallery of windows."""
-        gallery, mask = self.gallery, self.gallery.modality_mask
+        gallery = self.gallery
+        mask = self.gallery.modality_mask
         found = dict(zip(gallery.modalities, mask.sum(0).tolist(), strict=True))
         found[SPEECH] = 0
         hashes = list(Transcripts(gallery.path, SPEECH).hashes())
@@ -461,7 +462,8 @@ class FolderSearcher:
         order, places = rows.unique(return_inverse=True)
         tables = [part.table for part in self.gallery.parts]
         table = taken(tables, order.numpy(), ("clip_id", "problems"))
-        names, problems = texts_of(table, "clip_id"), lists_of(table, "problems")
+        names = texts_of(table, "clip_id")
+        problems = lists_of(table, "problems")
         clip_ids = [names[place] for place in places.tolist()]
         copies = [()] * len(clip_ids)
         if among.unique:
@@ -475,7 +477,8 @@ class FolderSearcher:
 
     def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
         """Why a search with this score, among these clips, finds nothing."""
-        path, others = self.gallery.path, len(self) - (among.without is not None)
+        path = self.gallery.path
+        others = len(self) - (among.without is not None)
         other = "" if among.without is None else "other "
         if not others:
             return f"{path} holds no {other}clips"
@@ -563,7 +566,9 @@ class FolderSearcher:
         places = gallery.places_of(clip_ids)
         rows = [known[clip_id] for clip_id in clip_ids]
         table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
-        embeds, mask, problems = embeds_of(table).float(), presence_of(table), lists_of(table, "problems")
+        embeds = embeds_of(table).float()
+        mask = presence_of(table)
+        problems = lists_of(table, "problems")
         records = gallery.files_at({place.path for place in places})
         found = []
         for row, (clip_id, place) in enumerate(zip(clip_ids, places, strict=True)):

@@ -46,7 +46,8 @@ class DamagedFileError(ValueError):
     """A file has changed since it was written: `path` names it, and `what` says what is wrong."""
 
     def __init__(self, path: Path, what: str, folder: Path):
-        self.path, self.what = path, what
+        self.path = path
+        self.what = what
         super().__init__(f"{path} {what}. {remedy(folder)}")
 
 
@@ -259,14 +260,14 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
     mapped = {}
     if known is not None:
         for name, shards in known.shards.items():
-            mapped |= {(name, shard): part for shard, part in zip(shards, known.parts[name], strict=True)}
+            for shard, part in zip(shards, known.parts[name], strict=True):
+                mapped[name, shard] = part
     while True:
         manifest, shards = read_manifest(folder)
         try:
-            parts = {
-                name: [mapped.get((name, shard)) or map_shard(folder / name, shard) for shard in entries]
-                for name, entries in shards.items()
-            }
+            parts = {}
+            for name, entries in shards.items():
+                parts[name] = [mapped.get((name, shard)) or map_shard(folder / name, shard) for shard in entries]
             return Snapshot(manifest, shards, parts)
         except FileNotFoundError as error:
             # A writer may have replaced this state and its files since the manifest was read.
@@ -301,14 +302,17 @@ def damaged_views(folder: Path) -> list[Path]:
     paths = [folder / COPY]
     for name in TABLES:
         paths += [folder / name / file for file in DERIVED]
-    return [path for path in paths if path.exists() and not _is_whole(path)]
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        return _is_as_signed(read_json(path))
-    except (OSError, ValueError):
-        return False
+    damaged = []
+    for path in paths:
+        try:
+            is_whole = _is_as_signed(read_json(path))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            is_whole = False
+        if not is_whole:
+            damaged.append(path)
+    return damaged
 
 
 def verify(folder: Path) -> int:

@@ -74,7 +74,8 @@ class Transcripts:
     """
 
     def __init__(self, gallery: Path, kind: str = SPEECH):
-        self._gallery, self.kind = Path(gallery), kind
+        self._gallery = Path(gallery)
+        self.kind = kind
         self.folder = self._gallery / FOLDER
 
     def path_of(self, sha256: str) -> Path:

@@ -28,14 +28,13 @@ def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
     """Where words or phrases occur in a text: first character, and the one after the last."""
     letters = [(letter, place) for place, original in enumerate(text) for letter in _plain(original)]
     found = list(_WORD.finditer("".join(letter for letter, _ in letters)))
-    said, spans = [match[0] for match in found], set()
+    said = [match[0] for match in found]
+    spans = set()
     for wanted in (folded(word).split() for word in words):
         for first in range(len(said) - len(wanted) + 1):
             if wanted and said[first : first + len(wanted)] == wanted:
-                start, stop = (
-                    letters[found[first].start()][1],
-                    letters[found[first + len(wanted) - 1].end() - 1][1] + 1,
-                )
+                start = letters[found[first].start()][1]
+                stop = letters[found[first + len(wanted) - 1].end() - 1][1] + 1
                 while stop < len(text) and combining(text[stop]):
                     stop += 1
                 spans.add((start, stop))

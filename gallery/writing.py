@@ -357,7 +357,9 @@ class Writer:
         views = {self.folder / COPY: self.snapshot.manifest}
         for name, entries in self.snapshot.shards.items():
             schema = self.snapshot.parts[name][0].table.schema
-            views[self.folder / name / _INFO] = signed(_dataset_info(schema))
+            # written here because `datasets` is slow to load
+            features = {item.name: _feature(item.type) for item in schema}
+            views[self.folder / name / _INFO] = signed({"features": features})
             views[self.folder / name / _STATE] = signed(_state(entries))
         for path, content in views.items():
             with suppress(FileNotFoundError, ValueError):  # missing or damaged: written again
@@ -435,16 +437,12 @@ def _state(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _feature(kind: pa.DataType) -> dict[str, Any]:
+    """The type of a column in the information that `datasets` stores with a data set."""
     if pa.types.is_fixed_size_list(kind):
         return {"feature": _feature(kind.value_type), "length": kind.list_size, "_type": "List"}
     if pa.types.is_list(kind):
         return {"feature": _feature(kind.value_type), "_type": "List"}
     return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
-
-
-def _dataset_info(schema: pa.Schema) -> dict[str, Any]:
-    """The information that `datasets` stores with a data set; written here because the library is slow to load."""
-    return {"features": {item.name: _feature(item.type) for item in schema}}
 
 
 __all__ = ["SHARD_ROWS", "Writer", "check_place"]

@@ -213,7 +213,9 @@ class Stop:
     """
 
     def __init__(self):
-        self._lock, self._workers, self.is_set = Lock(), set(), False
+        self._lock = Lock()
+        self._workers = set()
+        self.is_set = False
 
     def join(self) -> None:
         """Add the calling thread to the group: the `initializer` of a pool of threads."""
@@ -278,11 +280,13 @@ def _ask(
     returns, and notes on damaged streams."""
     check_installed()
     check_file(path)
-    name, total = os.path.abspath(path), int(limits.memory)
+    name = os.path.abspath(path)
+    total = int(limits.memory)
     request = {"method": method, "path": name, "options": options, "is_lenient": is_lenient, "limits": limits}
     request["calls"] = list(callbacks)
     for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
-        code, is_reusable = None, False
+        code = None
+        is_reusable = False
         with _pool.room(memory, total):
             worker = _pool.worker()
             try:
@@ -340,7 +344,9 @@ class SandboxedReader(MediaReader):
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
         """Read frames as [`MediaReader.read_frames`] does."""
-        chosen, kept, use = [], [], None
+        chosen = []
+        kept = []
+        use = None
 
         def select(available: int) -> list[int]:
             nonlocal chosen
@@ -382,7 +388,8 @@ class SandboxedReader(MediaReader):
 
     def look_through(self, path: AnyPath, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
         """All that `read_pictures` returns for a file, read in chunks, so that no file is too long for the limits."""
-        length, last = pace * max(1, _PIECE // pace), -math.inf
+        length = pace * max(1, _PIECE // pace)
+        last = -math.inf
         seconds = self.read_duration(path)
         pieces = 1 if seconds is None else math.ceil(seconds / length)
         for piece in range(pieces):

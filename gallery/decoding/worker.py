@@ -100,7 +100,8 @@ class Limits:
         Raises:
             ValueError: the name is unknown, or the value is not a number above 0.
         """
-        names, values = [field.name for field in fields(cls)], {}
+        names = [field.name for field in fields(cls)]
+        values = {}
         for setting in settings:
             name, _, value = setting.strip().partition("=")
             if name not in names:
@@ -141,7 +142,8 @@ def _read_number(file: BinaryIO, is_size: bool) -> int | None:
 
 def _promised_by_riff(path: AnyPath) -> int:
     """The end of the first part of an AVI file that exceeds the file; 0 if there is none."""
-    size, stop = os.path.getsize(path), 0
+    size = os.path.getsize(path)
+    stop = 0
     with open(path, "rb") as file:
         while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
             stop = file.tell() + int.from_bytes(header[4:], "little")
@@ -171,7 +173,9 @@ class LimitedReader(MediaReader):
     """
 
     def __init__(self, limits: Limits, memory: int):
-        self.limits, self.memory, self.pixels = limits, memory, 0
+        self.limits = limits
+        self.memory = memory
+        self.pixels = 0
         self.options = {"max_pixels": str(int(limits.pixels))}
 
     def check(self, where: str, limit: str, needed: float | None, what: str) -> None:
@@ -185,13 +189,15 @@ class LimitedReader(MediaReader):
 
     def what_is_missing(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
         """Compare what came also with the bytes and samples that a container promises."""
-        kind, size = container.format.name, os.path.getsize(path)
+        kind = container.format.name
+        size = os.path.getsize(path)
         of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(kind)
         if of_bytes is not None and (end := of_bytes(path)):
             return truncated(path, stream, f"{end} bytes", f"{size}")
         if kind in ("aiff", "caf", "flac"):
             rate = stream.codec_context.sample_rate
-            promised, came = round((stream.duration or 0) * packets.tick * rate), round(packets.seconds * rate)
+            promised = round((stream.duration or 0) * packets.tick * rate)
+            came = round(packets.seconds * rate)
             if came < promised - 4096:  # about a packet
                 return truncated(path, stream, f"{promised} samples", f"{came}")
         return super().what_is_missing(path, container, stream, packets)
@@ -234,7 +240,8 @@ class LimitedReader(MediaReader):
         seconds = 0.0 if packets is None else min(packets.seconds, packets.end - packets.start)
         if seconds <= _LONG_SOUND:
             return super().read_audio_parts(path, choose, window, rate)
-        parts, available = [], round(seconds * rate)
+        parts = []
+        available = round(seconds * rate)
         for start, stop in choose(available):
             part = self.read_audio(path, (packets.lead + start / rate, packets.lead + stop / rate), rate)
             samples = np.zeros(stop - start, np.float32)  # the clock of a container may be coarser
@@ -286,7 +293,8 @@ def _title_in(tags: Mapping[str, str]) -> str:
 
 def _answer(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
     """Answer a request: the kind of the answer, `result`, `error` or `memory`, and its content."""
-    path, notes = request["path"], []
+    path = request["path"]
+    notes = []
     reader = LimitedReader(request["limits"], request["memory"])
     try:
         options = request["options"]
@@ -337,7 +345,8 @@ def _data_size() -> int | None:
 def serve() -> None:
     """Answer requests until there are no more."""
     # what libraries print must not get between the answers
-    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 0)
     os.dup2(2, 1)
     if os.name == "posix":
