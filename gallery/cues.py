@@ -185,37 +185,48 @@ class ClipWords:
 
     def _read(self) -> _Known:
         gallery = self._gallery
-        kept = Transcripts(self._gallery.path).kept()
         names = gallery.clip_ids
-        known = gallery.files
         mask = gallery.modality_mask
         places = gallery.places_of(names)
-        files = {place.path: known.get(place.path) for place in places}
-        kept = {path: [] if file is None else kept.get(file.sha256, []) for path, file in files.items()}
-        states = {
-            path: f"{file and (file.sha256, file.texts)} {[(text.name, _stamp(text)) for text in kept[path]]}"
-            for path, file in files.items()
-        }
+
+        # What the words of each file are read from: a clip of the same sources has the same words.
+        transcripts = Transcripts(gallery.path).kept()
+        files: dict[str, tuple[MediaFile | None, list[Path]]] = {}
+        states = {}
+        for path in {place.path for place in places}:
+            known = gallery.files.get(path)
+            kept = [] if known is None else transcripts.get(known.sha256, [])
+            files[path] = known, kept
+            stamps = [(text.name, _stamp(text)) for text in kept]
+            states[path] = f"{known and (known.sha256, known.texts)} {stamps}"
         sources = [f"{name}\0{states[place.path]}" for name, place in zip(names, places, strict=True)]
         sources = pa.array(sources, pa.large_string())
-        of_texts = [place for place, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
+
+        # Clips without texts have no words; others may have been read before.
         texts = [""] * len(names)
-        is_whole = ~mask[:, of_texts].any(1).numpy() if of_texts else np.zeros(len(names), dtype=bool)
+        is_whole = np.zeros(len(names), dtype=bool)
+        of_texts = [place for place, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
+        if of_texts:
+            is_whole = ~mask[:, of_texts].any(1).numpy()
         if self._before is not None:
             at = pc.fill_null(pc.index_in(sources, value_set=self._before.sources), -1).to_numpy()
             for row in np.flatnonzero((at >= 0) & self._before.is_whole[at]).tolist():
                 texts[row] = self._before.texts[at[row]].as_py()
                 is_whole[row] = True
+
+        # The rest is read, each file once for all its windows.
         rows: dict[str, list[int]] = {}
         for row in np.flatnonzero(~is_whole).tolist():
             rows.setdefault(places[row].path, []).append(row)
-        for path, found in self._texts_of({path: (files[path], kept[path]) for path in rows}):
-            given = {} if files[path] is None else files[path].words()
+        for path, found in self._texts_of({path: files[path] for path in rows}):
+            known, _ = files[path]
+            given = {} if known is None else known.words()
             for row in rows[path]:
                 _, start, stop = places[row]
-                parts = [within(cues, start, stop) for cues in (found.said, *found.others)]
-                words = [" ".join(cue.text for cue in part) for part in parts]
-                texts[row] = "\n".join(map(folded, (*words, *given.values())))
+                lines = []
+                for cues in (found.said, *found.others):
+                    lines.append(" ".join(cue.text for cue in within(cues, start, stop)))
+                texts[row] = "\n".join(map(folded, (*lines, *given.values())))
                 presence = dict(zip(gallery.modalities, mask[row].tolist(), strict=True))
                 is_whole[row] = _are_all(found, given, presence)
         return _Known(sources, pa.array(texts, pa.large_string()), is_whole)

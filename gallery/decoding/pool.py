@@ -268,58 +268,6 @@ def room_beside_decoders(limits: Limits) -> Iterator[None]:
         yield
 
 
-def _ask(
-    limits: Limits,
-    method: str,
-    path: AnyPath,
-    options: dict[str, Any],
-    is_lenient: bool,
-    callbacks: dict[str, Callable],
-) -> tuple[Any, list[str]]:
-    """Let a process call a method of a reader, with a light share of memory, then with all of it. Returns what it
-    returns, and notes on damaged streams."""
-    check_installed()
-    check_file(path)
-    name = os.path.abspath(path)
-    total = int(limits.memory)
-    request = {"method": method, "path": name, "options": options, "is_lenient": is_lenient, "limits": limits}
-    request["calls"] = list(callbacks)
-    for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
-        code = None
-        is_reusable = False
-        with _pool.room(memory, total):
-            worker = _pool.worker()
-            try:
-                with _thread.stop.ending(worker):
-                    kind, content = worker.ask(request | {"memory": memory}, callbacks)
-                is_reusable = kind != "memory" and not is_alone  # it may not free its memory
-            except _Died:
-                code = _pool.end(worker)
-            finally:
-                if is_reusable:
-                    _pool.idle.append(worker)
-                elif code is None:
-                    _pool.end(worker)
-        if code is None and kind == "result":
-            return content
-        if code is None and kind == "error":
-            raise content
-        if worker.is_late:
-            raise limits.exceeded(name, "time", "decoding does not respond")
-        if code == -getattr(signal, "SIGXCPU", math.inf):
-            raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time")
-    if code is None:
-        reason = (content or f"{name}: decoding fails").rstrip(".")
-        raise limits.exceeded(reason, "memory", f"{total} bytes of memory may be too few")
-    if code == -getattr(signal, "SIGKILL", math.inf):
-        raise limits.exceeded(name, "memory", "the system ended the decoder, probably for lack of memory")
-    ending = f"exit code {code}"
-    with suppress(ValueError):
-        ending = signal.Signals(-code).name
-    how = f"the decoder crashed ({ending})"
-    raise MediaError(f"{name}: {how}. The file is damaged, or too large for {total} bytes.")
-
-
 class SandboxedReader(MediaReader):
     """Reads files in other processes, within limits; otherwise as [`~modeling_scalar.media_scalar.MediaReader`] does.
 
@@ -335,10 +283,56 @@ class SandboxedReader(MediaReader):
         self.show: Callable[[np.ndarray], None] | None = None  # see [`showing`]
 
     def _ask(self, method: str, path: AnyPath, callbacks: dict[str, Callable] | None = None, **options: Any) -> Any:
-        answer, notes = _ask(self.limits, method, path, options, self._note is not None, callbacks or {})
-        for note in notes:
-            self._note(note)
-        return answer
+        """Let a process call a method of a reader, and return what it returns."""
+        check_installed()
+        check_file(path)
+        limits = self.limits
+        name = os.path.abspath(path)
+        total = int(limits.memory)
+        callbacks = callbacks or {}
+        request = {"method": method, "path": name, "options": options, "limits": limits, "calls": list(callbacks)}
+        request["is_lenient"] = self._note is not None
+        # With a light share of memory first, so that many files are read at once, then with all of it.
+        for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
+            code = None
+            is_reusable = False
+            with _pool.room(memory, total):
+                worker = _pool.worker()
+                try:
+                    with _thread.stop.ending(worker):
+                        kind, content = worker.ask(request | {"memory": memory}, callbacks)
+                    is_reusable = kind != "memory" and not is_alone  # it may not free its memory
+                except _Died:
+                    code = _pool.end(worker)
+                finally:
+                    if is_reusable:
+                        _pool.idle.append(worker)
+                    elif code is None:
+                        _pool.end(worker)
+            if code is None and kind == "result":
+                answer, notes = content
+                for note in notes:
+                    self._note(note)
+                return answer
+            if code is None and kind == "error":
+                raise content
+            if worker.is_late:
+                raise limits.exceeded(name, "time", "decoding does not respond")
+            if code == -getattr(signal, "SIGXCPU", math.inf):
+                raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time")
+
+        # Not even all the memory was enough, or the process crashed.
+        if code is None:
+            reason = (content or f"{name}: decoding fails").rstrip(".")
+            raise limits.exceeded(reason, "memory", f"{total} bytes of memory may be too few")
+        if code == -getattr(signal, "SIGKILL", math.inf):
+            raise limits.exceeded(name, "memory", "the system ended the decoder, probably for lack of memory")
+        ending = f"exit code {code}"
+        with suppress(ValueError):
+            ending = signal.Signals(-code).name
+        raise MediaError(
+            f"{name}: the decoder crashed ({ending}). The file is damaged, or too large for {total} bytes."
+        )
 
     def read_frames(
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None

@@ -276,8 +276,11 @@ class LimitedReader(MediaReader):
             if container.duration is not None and container.format.name not in _UNTIMED:
                 seconds = container.duration / av.time_base
         if seconds is None:  # then the packets say
-            listed = [packets for kind in ("video", "audio") if (packets := self.packets_of(path, kind)) is not None]
-            seconds = max((packets.end - packets.zero for packets in listed if len(packets)), default=None)
+            for kind in ("video", "audio"):
+                packets = self.packets_of(path, kind)
+                if packets is not None and len(packets):
+                    length = packets.end - packets.zero
+                    seconds = length if seconds is None else max(seconds, length)
         if seconds is not None:
             self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
         return seconds
