@@ -13,21 +13,22 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from commands.texts import plain
 from gallery.decoding import IN_PART, LimitError, tolerant
-from gallery.embedding import Embedded, check_reading, embed_batches
+from gallery.embedding import Embedded, check_reading, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
-from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, clip_id_of, is_nothing, place_of_clip, windows_of
+from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.reading import Found, Job, Reader, as_json, default_workers, joined, new_key, record_of
+from search.reading import Found, Job, Reader, as_json, default_workers, joined, record_of
 from search.recognizers import Recognizer
 from search.screen import RapidOcrReader, Screen
 from search.sources import title_of_name
@@ -60,6 +61,11 @@ class _Source:
         stale (`list[str]`): clips to remove once it is read.
         was_known (`bool`): it was complete in the gallery before this run.
         had_clips (`bool`): it had clips before this run.
+
+    Attributes:
+        problems (`dict`), reasons (`dict`): the times of the windows with each problem, and with each that prevented a
+            clip; None for the whole file.
+        key (`str`): no other reading of a file has it, in any process.
     """
 
     path: str
@@ -82,7 +88,7 @@ class _Source:
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     max_audio: float | None = None
-    key: str = field(default_factory=new_key)
+    key: str = field(default_factory=lambda: uuid4().hex)
 
     def __post_init__(self) -> None:
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
@@ -93,13 +99,8 @@ class _Source:
         """Whether all windows were read."""
         return self.num_read == len(self.windows)
 
-    def job(self, window: Window | None) -> Job:
-        """The job of reading a window."""
-        return Job(self.path, window, self.texts, self.before, self.seconds, self.key)
-
-    def take(self, read: "_Read") -> None:
+    def take(self, window: Window | None, found: Found) -> None:
         """Add the findings of a window to those of the file."""
-        found = read.found
         if self.file is None or (found.file.sha256 and not self.file.sha256):
             self.file = found.file
         self.num_read += 1
@@ -108,19 +109,25 @@ class _Source:
         self.max_audio = self.max_audio or found.max_audio
         self.is_unheard = self.is_unheard or found.is_unheard
         self.has_words = self.has_words or found.has_words
-        wrong = self.problems if found.reason is None else self.reasons
-        for problem in found.problems or filter(None, [found.reason]):
-            wrong.setdefault(problem, []).append(read.span)
+        # A stream that ends within a window is missing in the windows after it, so reasons are problems, too.
+        span = Place(self.path, *window or ()).span
+        problems = found.problems
+        if found.reason is not None:
+            problems = problems or [found.reason]
+            for problem in problems:
+                self.reasons.setdefault(problem, []).append(span)
         if found.failure is not None:
-            self.problems.setdefault(found.failure, []).append(read.span)
+            problems = [*problems, found.failure]
+        for problem in problems:
+            self.problems.setdefault(problem, []).append(span)
 
     def noted(self) -> MediaFile:
         """The record of the file for the gallery."""
-        failures = {reason: spans for reason, spans in self.reasons.items() if not is_nothing(reason)}
         if not self.is_done or (self.num_clips and self.num_lost):  # a later run reads what became inaccessible
             return replace(self.file, reason=UNFINISHED)
         if not self.num_clips and self.file.reason is None:
             return replace(self.file, reason=joined(self._messages(self.reasons)))
+        failures = {reason: spans for reason, spans in self.reasons.items() if not is_nothing(reason)}
         if self.num_clips and failures:
             return replace(self.file, reason=PARTLY + joined(self._messages(failures)))
         return self.file
@@ -128,19 +135,17 @@ class _Source:
     def state(self) -> FileState:
         """The state of the file for the report, once it is done."""
         if self.is_kept:
-            return FileState(self.path, Status.OUT_OF_REACH, "; ".join(reason.rstrip(".") for reason in self.reasons))
+            return FileState(self.path, Status.OUT_OF_REACH, joined(list(self.reasons)))
         if not self.num_clips:
             reason = self.noted().reason
             return FileState(self.path, _status_without_clips(reason), reason, is_dropped=self.stale_removed)
-        is_unchanged = self.was_known and self.num_clips == self.num_windows - len(self.windows)
-        status = Status.UNCHANGED if is_unchanged else Status.CHANGED if self.was_known else Status.NEW
-        # a stream that ends within a window is missing in the windows after it
-        texts = dict.fromkeys([*self.problems, *self.reasons])
-        found = {text: self.problems.get(text, []) + self.reasons.get(text, []) for text in texts}
+        status = Status.CHANGED if self.was_known else Status.NEW
+        if self.was_known and self.num_clips == self.num_windows - len(self.windows):
+            status = Status.UNCHANGED
         return FileState(
             self.path,
             status,
-            problems=tuple(self._messages(found)),
+            problems=tuple(self._messages(self.problems)),
             max_audio=self.max_audio,
             is_unheard=self.is_unheard and not self.has_words,
         )
@@ -154,25 +159,6 @@ class _Source:
                 text = f"{', '.join(map(str, spans[:3]))}{more}: {text}"
             lines.append(text)
         return lines
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A window that was read."""
-
-    source: _Source
-    window: Window | None
-    found: Found
-
-    @property
-    def clip_id(self) -> str:
-        """The name of the clip."""
-        return clip_id_of(self.source.path, self.window)
-
-    @property
-    def span(self) -> str | None:
-        """The times of the window, in readable form."""
-        return None if self.window is None else place_of_clip(self.clip_id).span
 
 
 def _at(what: str, path: str, second: float) -> str:
@@ -205,8 +191,11 @@ class _Update:
     """
 
     def __init__(self, writer: GalleryWriter, reader: Reader, files: Sequence[str], texts: Texts, report: Report):
-        self.writer, self.reader = writer, reader
-        self.files, self.texts, self.report = files, texts, report
+        self.writer = writer
+        self.reader = reader
+        self.files = files
+        self.texts = texts
+        self.report = report
         self.segment = writer.metadata.get(SEGMENT)
         self.moved: set[str] = set()
         self._look()
@@ -218,10 +207,6 @@ class _Update:
         self.clips = self.gallery.clips_of_files()
         self.problems = self.gallery.problems()
         self.rows = {name: row for row, name in enumerate(self.gallery.clip_ids)}
-
-    def _record(self, files: Sequence[MediaFile]) -> None:
-        self.writer.put_files(files)
-        self.writer.commit()
 
     def _words_of(self, path: str) -> str | None:
         """The subtitle of a file from a list."""
@@ -240,7 +225,10 @@ class _Update:
             except OSError as error:
                 if path in self.clips:
                     self.report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
-        moves = self._move(gone)
+        moves = {}
+        for batch in in_batches(self._moves(gone), _AT_ONCE):
+            self._rename(batch)
+            moves |= {old.path: new.path for old, new in batch}
         gone = [path for path in gone if path not in moves]
         lost = deleted(gone, (*self.known, *self.files))
         for path in gone:
@@ -256,14 +244,13 @@ class _Update:
             self.moved = set(moves.values())
             self._look()
 
-    def _move(self, gone: Sequence[str]) -> dict[str, str]:
-        """Assign the clips of files that are gone to new files with the same content; returns new names by old."""
+    def _moves(self, gone: Sequence[str]) -> Iterator[tuple[MediaFile, MediaFile]]:
+        """Find new files with the content of files that are gone: yields old and new records."""
         lost = {}
         for path in gone:
             if path in self.clips and self.known[path].sha256:
                 lost[self.known[path].sha256] = self.known[path]
         sizes = {file.size for file in lost.values()}
-        moves, moved = {}, []
         for path in self.files if lost else ():
             words = self._words_of(path)
             try:
@@ -275,16 +262,10 @@ class _Update:
             old = lost.pop(new.sha256, None)
             if old is None:
                 continue
-            moves[old.path] = path
             texts = old.words()
             if texts.get("title") == title_of_name(old.path):
                 texts["title"] = title_of_name(path)
-            moved.append((old, replace(new, reason=old.reason, texts=as_json(texts))))
-            if len(moved) == _AT_ONCE:
-                self._rename(moved)
-                moved = []
-        self._rename(moved)
-        return moves
+            yield old, replace(new, reason=old.reason, texts=as_json(texts))
 
     def _rename(self, moved: Sequence[tuple[MediaFile, MediaFile]]) -> None:
         """Keep the clips of files under their new names, and commit."""
@@ -294,17 +275,20 @@ class _Update:
                 names[name] = new.path + name.removeprefix(old.path)
         self.writer.rename_clips(names)
         self.writer.forget_files(old.path for old, _ in moved)
-        self._record([new for _, new in moved])
+        self.writer.put_files([new for _, new in moved])
+        self.writer.commit()
 
     # Files to read ---------------------------------------------------------------------------------------------------
 
     def choose(self) -> dict[str, MediaFile | None]:
         """Return the files to read, with the records of those that only lack windows; report the others."""
-        todo, touched = {}, []
+        todo = {}
+        num_touched = 0
         for path in self.files:
             if path in self.report:
                 continue  # from a list, and gone or out of reach
-            file, words = self.known.get(path), self._words_of(path)
+            file = self.known.get(path)
+            words = self._words_of(path)
             if file is None:
                 todo[path] = None
                 continue
@@ -320,12 +304,12 @@ class _Update:
                 todo[path] = file if path in self.clips else None
                 continue
             if mtime_ns != file.mtime_ns:  # touched, same content: record it, to avoid hashing it again
-                touched.append(replace(file, mtime_ns=mtime_ns))
-                if len(touched) == _AT_ONCE:
-                    self._record(touched)
-                    touched = []
+                self.writer.put_files([replace(file, mtime_ns=mtime_ns)])
+                num_touched += 1
+                if num_touched % _AT_ONCE == 0:
+                    self.writer.commit()
             self.report.add(self._state_of_unread(file))
-        self._record(touched)
+        self.writer.commit()
         return todo
 
     def _state_of_unread(self, file: MediaFile) -> FileState:
@@ -371,9 +355,11 @@ class _Update:
         """The files to read, with the windows of each."""
         media = self.reader.processor.reader
         for path, file in todo.items():
-            there, seconds = self.clips.get(path, []), None
+            there = self.clips.get(path, [])
+            seconds = None
             try:
-                seconds = None if self.segment is None else media.read_duration(path)
+                if self.segment is not None:
+                    seconds = media.read_duration(path)
                 if mark_of(self._words_of(path)):  # words of a list have no times
                     windows = [None]
                 elif self.writer.metadata.get(SCENES):
@@ -391,11 +377,21 @@ class _Update:
             kept = set() if file is None else set(names).intersection(there)
             missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
             if not missing:  # a problem is recorded nevertheless: read all again
-                kept, missing = set(), windows
+                kept = set()
+                missing = windows
             stale = [name for name in there if name not in kept]
             was_known = bool(there) and (file is None or file.reason != UNFINISHED)
-            given, recorded = self.texts.get(path, {}), self.known.get(path)
-            yield _Source(path, given, recorded, missing, len(windows), seconds, stale, was_known, bool(there))
+            yield _Source(
+                path,
+                self.texts.get(path, {}),
+                self.known.get(path),
+                missing,
+                len(windows),
+                seconds,
+                stale,
+                was_known,
+                had_clips=bool(there),
+            )
 
 
 class Indexer:
@@ -448,17 +444,15 @@ class Indexer:
     ):
         num_workers = num_workers or default_workers()
         check_reading(batch_size, num_workers)
-        self.writer, self.report = writer, Report()
-        self.batch_size, self.prune, self.progress = batch_size, prune, progress
-        self._segment = writer.metadata.get(SEGMENT)
+        self.writer = writer
+        self.report = Report()
+        self.batch_size = batch_size
+        self.prune = prune
+        self.progress = progress
         processor = tolerant(processor)
-        self._speech, self._screen = Speech(writer.folder, recognizer), Screen(writer.folder, line_reader)
-        self._reader = Reader(processor, self._speech, self._screen)
-
-        def embed_here(jobs: Iterable[Job], batch_size: int) -> Generator[Embedded, None, None]:
-            return embed_batches(model, processor, jobs, self._reader, batch_size, num_workers)
-
-        self._embed = embed or embed_here
+        reader = Reader(processor, Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
+        self._reader = reader
+        self._embed = embed or (lambda jobs, size: embed_batches(model, processor, jobs, reader, size, num_workers))
 
     def update(self, files: Sequence[str], texts: Texts | None = None) -> Report:
         """
@@ -472,9 +466,9 @@ class Indexer:
         Returns:
             The states of these files, and of those that are gone or out of reach.
         """
-        texts, report = texts or {}, Report()
+        report = Report()
         try:
-            update = _Update(self.writer, self._reader, files, texts, report)
+            update = _Update(self.writer, self._reader, files, texts or {}, report)
             update.find_gone(self.prune)
             todo = update.choose()
             self._read(update.sources(todo), len(todo), report)
@@ -492,76 +486,63 @@ class Indexer:
             for source in sources:
                 for window in source.windows:
                     waiting.append((source, window))
-                    yield source.job(window)
+                    yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
         bar = tqdm(
             total=num_files, unit="file", disable=not (self.progress and num_files),
-            bar_format=None if self._segment is None else _BAR,
+            bar_format=None if self.writer.metadata.get(SEGMENT) is None else _BAR,
         )  # fmt: skip
-        self._speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
-        self._screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
-        began, is_first = time.monotonic(), True
+        self._reader.speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
+        self._reader.screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
+        began = time.monotonic()
+        is_first = True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
             for batch in batches:
-                reads = [_Read(*waiting.popleft(), found) for found in batch.notes]
+                reads = [(*waiting.popleft(), found) for found in batch.notes]
                 self._commit(reads, batch, report)
-                done = sum(1 / len(read.source.windows) for read in reads)
+                done = sum(1 / len(source.windows) for source, *_ in reads)
                 bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
                 if is_first and self.progress and done < num_files - 0.5:
                     bar.write(_expected(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
                 is_first = False
 
-    def _commit(self, reads: list[_Read], batch: Embedded, report: Report) -> None:
+    def _commit(self, reads: list[tuple[_Source, Window | None, Found]], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""
         clips = [reads[place] for place in batch.embeddable]
+        names = [clip_id_of(source.path, window) for source, window, _ in clips]
         if clips:
             self.writer.put_clips(
-                [read.clip_id for read in clips],
+                names,
                 *batch.embeds,
-                problems=[read.found.problems for read in clips],
-                seconds=[read.found.seconds for read in clips],
+                problems=[found.problems for *_, found in clips],
+                seconds=[found.seconds for *_, found in clips],
             )
-        for read in clips:
-            if read.found.still is not None:
-                start = None if read.window is None else read.window[0]
-                self.writer.stills.put(read.found.file.sha256, start, read.found.still)
-        for read in reads:
-            read.source.take(read)
-        sources = list(dict.fromkeys(read.source for read in reads))
-        self._put_sources(sources, {read.clip_id for read in clips})
-        self.writer.commit()
-        for source in sources:
-            if source.is_done:
-                report.add(source.state())
-
-    def _put_sources(self, sources: Sequence[_Source], put: set[str]) -> None:
-        """Record files of which clips were `put`, and remove their earlier clips. Nothing changes for a file that is
-        out of reach: its clips are kept, as only pruning removes clips of missing files."""
-        changed = []
+        for _, window, found in clips:
+            if found.still is not None:
+                start = None if window is None else window[0]
+                self.writer.stills.put(found.file.sha256, start, found.still)
+        for source, window, found in reads:
+            source.take(window, found)
+        # Record the files, and remove their earlier clips. Nothing changes for a file that is out of reach: its clips
+        # are kept, as only pruning removes clips of missing files.
+        sources = dict.fromkeys(source for source, *_ in reads)
         for source in sources:
             source.is_kept = source.had_clips and source.num_lost == source.num_read
             if source.is_kept:
                 continue
-            self.writer.remove_clips(name for name in source.stale if name not in put)
-            source.stale_removed, source.stale = source.stale_removed or bool(source.stale), []
+            if source.stale:
+                self.writer.remove_clips(set(source.stale).difference(names))
+                source.stale_removed = True
+                source.stale = []
             file = source.noted()
             if file != source.recorded:
                 source.recorded = file
-                changed.append(file)
-        self.writer.put_files(changed)
+                self.writer.put_files([file])
+        self.writer.commit()
+        # Only what is committed is reported as done.
+        for source in sources:
+            if source.is_done:
+                report.add(source.state())
 
 
-def index_files(
-    files: Sequence[str],
-    writer: GalleryWriter,
-    model: PreTrainedModel,
-    processor: ScalarProcessor,
-    *,
-    texts: Texts | None = None,
-    **options: object,
-) -> Report:
-    """Update a gallery from files, once: the options are those of [`Indexer`]; see its `update`."""
-    return Indexer(writer, model, processor, **options).update(files, texts)
-
-
-__all__ = ["Embed", "Indexer", "index_files"]
+__all__ = ["Embed", "Indexer"]

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
-from uuid import uuid4
 
 import numpy as np
 from PIL import Image
@@ -84,11 +83,6 @@ def as_json(texts: Mapping[str, str]) -> str | None:
     return json.dumps(texts, ensure_ascii=False) if texts else None
 
 
-def new_key() -> str:
-    """A key that no other reading of a file has, in any process."""
-    return uuid4().hex
-
-
 @dataclass(frozen=True)
 class Job:
     """A file to read, or one of its windows; the texts of the file from lists (`texts`) and from earlier runs
@@ -99,7 +93,7 @@ class Job:
     texts: Mapping[str, str]
     before: Mapping[str, str]
     seconds: float | None
-    key: str = field(default_factory=new_key)
+    key: str
 
     @property
     def subtitle(self) -> str | None:
@@ -301,7 +295,6 @@ __all__ = [
     "default_workers",
     "joined",
     "memory_of_decoders",
-    "new_key",
     "record_of",
     "titles_within",
 ]

@@ -7,7 +7,7 @@ the small one of `recipes/miniature_backbone`. The methods take turns; the faste
 
 - decoding alone: one process per core decodes the frames and audio of each clip that the model needs;
 - reading in processes: as many processes prepare the model's inputs with `ScalarProcessor.read_clip`;
-- indexing: `search.indexing.index_files` into a new gallery, with the given number of clips read at a time.
+- indexing: `search.indexing.Indexer` into a new gallery, with the given number of clips read at a time.
 
 "ratio" is the rate of a row divided by that of decoding alone. It is meaningless if other programs use the machine;
 then compare the CPU seconds per clip of all processes: "best" is the ratio they would give with all cores busy. If the
@@ -39,7 +39,7 @@ from modeling_scalar import load_model
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaReader
 from modeling_scalar.model_identity import device_of_name
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.reading import default_workers
 from search.sources import find_files
 from search.states import Status
@@ -108,7 +108,7 @@ def _index(files: list[str], folder: Path, num_workers: int, model, processor) -
     with GalleryWriter(folder) as writer:
         writer.metadata = describe(model, MODEL)
         begun = time.perf_counter()
-        report = index_files(files, writer, model, processor, num_workers=num_workers)
+        report = Indexer(writer, model, processor, num_workers=num_workers).update(files)
         seconds = time.perf_counter() - begun
     if len(report.of(Status.NEW)) != len(files):
         raise ValueError(f"Expected {len(files)} new clips, got {report}.")

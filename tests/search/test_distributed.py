@@ -195,7 +195,7 @@ def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_di
     monkeypatch.chdir(tiny_model_dir.parent)
     setup = Setup(gallery=tmp_path / "gallery", model=tiny_model_dir.name)
     with Cluster(cluster.scheduler_address) as connected:
-        job = Job(str(tmp_path / "clip.mp4"), None, {}, {}, None)
+        job = Job(str(tmp_path / "clip.mp4"), None, {}, {}, None, "key")
         with pytest.raises(
             ValueError, match=f"The worker tcp://127.0.0.1:.* cannot load the model {setup.model}: There"
         ):

@@ -16,7 +16,7 @@ from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar.processing_scalar import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.sources import find_files
 from search.vanished import is_gone
 
@@ -88,7 +88,7 @@ def run(folder, **options):
     files = find_files(folder if isinstance(folder, list) else [folder])
     with GalleryWriter(output, "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-        report = index_files(files, writer, model, FakeProcessor(), **options)
+        report = Indexer(writer, model, FakeProcessor(), **options).update(files)
     return report, Gallery.open(output), model
 
 
@@ -288,7 +288,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         model.get_modality_features = embed_slowly
         with GalleryWriter(tmp_path / output, "float32") as writer:
             writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-            index_files(files, writer, model, FakeProcessor(), batch_size=2)
+            Indexer(writer, model, FakeProcessor(), batch_size=2).update(files)
 
     def listing(output):
         return {
@@ -330,7 +330,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
 def again(folder, files, processor=None, **options):
     """Index files that may be gone, as a list names them; returns (report, gallery)."""
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
-        report = index_files(files, writer, FakeModel(), processor or FakeProcessor(), **options)
+        report = Indexer(writer, FakeModel(), processor or FakeProcessor(), **options).update(files)
     return report, Gallery.open(folder.parent / "gallery")
 
 

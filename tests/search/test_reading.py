@@ -12,7 +12,7 @@ from gallery.decoding import Limits, SandboxedReader, Stopped, pool, sandboxed
 from gallery.embedding import read_batches
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from modeling_scalar.processing_scalar import Clip
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.reading import record_of
 from search.sources import find_files
 from tests.gallery.decoding.reading import write_media
@@ -24,7 +24,7 @@ IRREGULAR = "not a regular file but a folder, a pipe, a socket or a device"
 def index(folder, processor, model=None, **options):
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-        report = index_files(find_files([folder]), writer, model or FakeModel(), processor, **options)
+        report = Indexer(writer, model or FakeModel(), processor, **options).update(find_files([folder]))
     return report, Gallery.open(folder.parent / "gallery")
 
 

@@ -12,7 +12,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.transcripts import Cue, write_transcript
 from gallery.windows import SEGMENT
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.sources import find_files
 from search.speech import Speech
 from tests.gallery.decoding.reading import read_subtitle, write_media
@@ -65,7 +65,7 @@ def run(videos, model, processor, recognizer, segment=None):
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
         if segment is not None:
             writer.metadata |= {SEGMENT: segment}
-        report = index_files(find_files([videos]), writer, model, processor, recognizer=recognizer)
+        report = Indexer(writer, model, processor, recognizer=recognizer).update(find_files([videos]))
     gallery = Gallery.open(videos.parent / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))

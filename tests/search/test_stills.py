@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.stills import Stills
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.sources import find_files
 from search.vanished import remove
 from tests.media_corpus import media, tone, wav
@@ -34,7 +34,7 @@ def clips(tmp_path):
 def index(clips, model, processor, segment=None, **options):
     with GalleryWriter(clips.parent / "gallery", "float32") as writer:
         writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
-        index_files(find_files([clips]), writer, model, processor, num_workers=1, **options)
+        Indexer(writer, model, processor, num_workers=1, **options).update(find_files([clips]))
     return Gallery.open(clips.parent / "gallery")
 
 

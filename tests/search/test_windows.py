@@ -9,7 +9,7 @@ from gallery.decoding import SandboxedReader, sandboxed
 from gallery.gallery import Gallery, GalleryWriter
 from modeling_scalar import load_model
 from search.__main__ import app
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
@@ -85,7 +85,7 @@ def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
     ):
         with GalleryWriter(f"gallery-{segment}", "float32") as writer:
             writer.metadata = {"model": "encoder", "segment": segment}
-            index_files(find_files(["clips"]), writer, *loaded, num_workers=1)
+            Indexer(writer, *loaded, num_workers=1).update(find_files(["clips"]))
             clips = writer.gallery().clips
         kept = zip(clips.column("clip_id").to_pylist(), clips.column("seconds").to_pylist(), strict=True)
         assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
@@ -105,7 +105,7 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
     def index_one_by_one():
         with GalleryWriter("gallery", "float32") as writer:
             writer.metadata = writer.metadata or {"model": "encoder", "segment": 2}
-            return index_files(files, writer, model, processor, batch_size=1, num_workers=1)
+            return Indexer(writer, model, processor, batch_size=1, num_workers=1).update(files)
 
     monkeypatch.setattr(embedding, "embed_clips", fail_at_the_second)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,7 @@ from gallery.decoding import Limits, SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.windows import PARTLY
 from search.__main__ import app
-from search.indexing import index_files
+from search.indexing import Indexer
 from search.sources import find_files
 from tests.search.test_indexing import FakeModel, FakeProcessor, names, of, old, problems_of
 
@@ -48,7 +48,7 @@ def run(place, limits=None, **options):
     model = FakeModel()
     with GalleryWriter(place / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "segment": SECONDS}
-        report = index_files(find_files([place / "clips"]), writer, model, Lines(limits), **options)
+        report = Indexer(writer, model, Lines(limits), **options).update(find_files([place / "clips"]))
     return report, Gallery.open(place / "gallery"), [seed for batch in model.batches for seed in batch]
 
 
