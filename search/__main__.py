@@ -19,6 +19,7 @@ from commands.errors import Commands, run_command, say, show
 from commands.options import command_of
 
 from .settings import (
+    CONDITIONS,
     TOKEN_VARIABLE,
     GalleryConfig,
     IndexConfig,
@@ -71,10 +72,9 @@ def query(config: QueryConfig) -> None:
     from gallery.searching import search
 
     searcher = open_searcher(config.gallery)
-    conditions = ("min_duration", "max_duration", "after", "before", "has", "lacks")
     options = {
         "modalities": _without(searcher.described.modalities, config.mask),
-        "allowed": Filter(config.path, *(getattr(config, name) for name in conditions)),
+        "allowed": Filter(config.path, *(getattr(config, name) for name in CONDITIONS)),
         "per_file": config.per_file,
         "unique": config.unique,
     }

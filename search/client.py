@@ -7,7 +7,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from .settings import TOKEN_VARIABLE, QueryConfig
+from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -30,7 +30,8 @@ class _Service:
             raise ValueError(
                 f"--service must be the address of a service, such as http://127.0.0.1:8000; got {url!r}."
             )
-        self._url, self._path = url, parts.path.rstrip("/")
+        self._url = url
+        self._path = parts.path.rstrip("/")
         self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
         self._headers = {"content-type": "application/json"}
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -49,7 +50,8 @@ class _Service:
         try:
             self._connection.request(method, f"{self._path}/api/{path}", data, self._headers)
             response = self._connection.getresponse()
-            status, content = response.status, response.read()
+            status = response.status
+            content = response.read()
         except (OSError, HTTPException) as error:
             raise ConnectionError(f"The service at {self._url} does not answer: {error}.") from error
         try:
@@ -64,25 +66,14 @@ class _Service:
         return answer
 
 
-def _filter_of(config: QueryConfig) -> dict[str, Any]:
-    return {
-        "paths": list(config.path),
-        "min_duration": config.min_duration,
-        "max_duration": config.max_duration,
-        "after": config.after,
-        "before": config.before,
-        "has": list(config.has),
-        "lacks": list(config.lacks),
-    }
-
-
 def ask(config: QueryConfig) -> list[dict[str, Any]]:
     """Query a service: the answer to each text, see `POST /api/search`."""
     service = _Service(config.service)
+    wanted = {name: getattr(config, name) for name in CONDITIONS}
     body = {
         "k": config.k,
         "temperature": config.temperature,
-        "filter": _filter_of(config),
+        "filter": {"paths": config.path, **wanted},
         "per_file": config.per_file,
         "unique": config.unique,
     }

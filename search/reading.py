@@ -55,12 +55,7 @@ def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
         return MediaFile(path, *stat, sha256), False
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
-        return _unseen(path, reason), isinstance(error, OSError)
-
-
-def _unseen(path: str, reason: str) -> MediaFile:
-    """The record of an inaccessible file: without a hash, so it is read as soon as possible."""
-    return MediaFile(path, 0, 0, "", reason)
+        return MediaFile(path, 0, 0, "", reason), isinstance(error, OSError)
 
 
 def _is_out_of_reach(path: str) -> bool:
@@ -75,7 +70,8 @@ def _is_out_of_reach(path: str) -> bool:
 
 def joined(sentences: Sequence[str]) -> str:
     """Join sentences into one."""
-    return "; ".join([sentence.rstrip(".") for sentence in sentences[:-1]] + list(sentences[-1:]))
+    *first, last = sentences
+    return "; ".join([*(sentence.rstrip(".") for sentence in first), last])
 
 
 def as_json(texts: Mapping[str, str]) -> str | None:
@@ -119,14 +115,6 @@ class Found:
     is_lost: bool = False
     max_audio: float | None = None
     still: bytes | None = None
-
-
-def _still_of(frame: np.ndarray) -> bytes:
-    """A small JPEG of a frame, uint8 `(height, width, 3)`."""
-    picture, file = Image.fromarray(frame), io.BytesIO()
-    picture.thumbnail(_STILL)
-    picture.save(file, "jpeg", quality=_STILL_QUALITY)
-    return file.getvalue()
 
 
 def titles_within(chapters: Sequence[tuple[float, str]], window: Window | None) -> list[str]:
@@ -199,29 +187,46 @@ class Reader:
 
     def __call__(self, job: Job) -> tuple[Found, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
-        path, file = job.path, self._examined(job)
+        path = job.path
+        # What the windows of one reading of a file share; only the latest findings are kept.
+        with self._lock:
+            file = self._files(job.key)
+        with file.lock:
+            if file.record is None:
+                self._examine(job, file)
         found = Found(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
         if found.reason is not None:
             return found, None
-        options = {"window": job.window, "subtitle": job.subtitle or file.transcripts.get("subtitle")}
-        options = {name: value for name, value in options.items() if value is not None}
+        # Options that are None are left out, as readers need not take them.
+        options = {}
+        if job.window is not None:
+            options["window"] = job.window
+        subtitle = job.subtitle or file.transcripts.get("subtitle")
+        if subtitle is not None:
+            options["subtitle"] = subtitle
 
         def keep(frame: np.ndarray) -> None:
-            found.still = _still_of(frame)
+            picture = Image.fromarray(frame)
+            picture.thumbnail(_STILL)
+            still = io.BytesIO()
+            picture.save(still, "jpeg", quality=_STILL_QUALITY)
+            found.still = still.getvalue()
 
         try:
             processor = showing(self.processor, keep)
             options |= self._texts(job, file, found)
             clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
-            if clip.is_empty or (problems and self._has_only_its_name(clip)):
+            # A title alone may be the name of the file, of which nothing could be read.
+            has_more = any(clip.has(name) for name in self.processor.modalities if name != "title")
+            if clip.is_empty or (problems and not has_more):
                 found.problems = problems
-                raise ValueError(joined(problems) or self._nothing_of(file))
+                raise ValueError(joined(problems or [self._nothing_of(file)]))
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
             if found.is_lost:
-                found.file = _unseen(path, found.reason)
+                found.file = MediaFile(path, 0, 0, "", found.reason)  # without a hash: read as soon as possible
             return found, None
         found.is_unheard = "audio" not in self.processor.modalities and self._may_be_heard(file)
         found.has_words = clip.has("subtitle")
@@ -230,10 +235,6 @@ class Reader:
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:
             found.max_audio = self.processor.max_audio_seconds
         return found, clip
-
-    def _has_only_its_name(self, clip: Clip) -> bool:
-        """Whether nothing of a clip could be read but a title, and that may be its name."""
-        return not any(clip.has(name) for name in self.processor.modalities if name != "title")
 
     def _texts(self, job: Job, file: "_File", found: Found) -> dict[str, dict[str, str]]:
         """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
@@ -256,15 +257,6 @@ class Reader:
         if SCREEN in names and SCREEN not in texts and (read := file.transcripts.get(SCREEN)):
             texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
         return {"texts": texts}
-
-    def _examined(self, job: Job) -> _File:
-        """The shared findings of one reading of a file; only the latest ones are kept."""
-        with self._lock:
-            file = self._files(job.key)
-        with file.lock:
-            if file.record is None:
-                self._examine(job, file)
-        return file
 
     def _examine(self, job: Job, file: _File) -> None:
         """Hash a file, measure it, and make its transcripts, unless a list gives their text."""

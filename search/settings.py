@@ -303,6 +303,8 @@ class IndexConfig:
         check_installed(*needed)
 
 
+CONDITIONS = ("min_duration", "max_duration", "after", "before", "has", "lacks")
+"""The fields of a query that are conditions on clips, next to `path`; the API has the same names."""
 _NEEDS_GALLERY = ("like", "rerank", "fusion_weight", "model")
 
 
@@ -501,6 +503,7 @@ class GalleryConfig:
 
 
 __all__ = [
+    "CONDITIONS",
     "DEFAULT_MODEL",
     "GalleryConfig",
     "IndexConfig",

@@ -100,9 +100,12 @@ class Report(dict[str, FileState]):
             yield f"gone from disk, its clips are removed: {state.path}"
         if any(state.reason for state in self.of(Status.GONE, Status.OUT_OF_REACH)):
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
-        lacking = {name: len(gallery) - count for name, count in gallery.presence_counts().items()}
-        if listed := [f"{count} without {name}" for name, count in lacking.items() if count]:
-            yield f"in the gallery, {', '.join(listed)}"
+        lacking = []
+        for name, count in gallery.presence_counts().items():
+            if count < len(gallery):
+                lacking.append(f"{len(gallery) - count} without {name}")
+        if lacking:
+            yield f"in the gallery, {', '.join(lacking)}"
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

@@ -34,21 +34,16 @@ def _hashes(page: str, tag: str) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-def _content_policy(page: str) -> str:
-    """The page's content security policy: run its own scripts and styles, and query this service."""
-
-    return (
+@cache
+def _page() -> tuple[str, dict[str, str]]:
+    """The page and its response headers: it may run its own scripts and styles, and query this service."""
+    page = PAGE.read_text(encoding="utf-8")
+    policy = (
         f"default-src 'none'; script-src {_hashes(page, 'script')}; style-src {_hashes(page, 'style')}; "
         "connect-src 'self'; "
         "media-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-@cache
-def _page() -> tuple[str, dict[str, str]]:
-    """The page and its response headers."""
-    page = PAGE.read_text(encoding="utf-8")
-    return page, {"content-security-policy": _content_policy(page), "cache-control": "no-cache"}
+    return page, {"content-security-policy": policy, "cache-control": "no-cache"}
 
 
 @_page_router.api_route("/", methods=["GET", "HEAD"])
@@ -121,7 +116,8 @@ def build_app(
         openapi_url="/api/openapi.json",
         lifespan=_running,
     )
-    api.state.service, api.state.assistants = routes.Service(archive, token), None
+    api.state.service = routes.Service(archive, token)
+    api.state.assistants = None
     for kind in ANSWERED:
         api.add_exception_handler(kind, answer_of)
     api.include_router(_page_router)

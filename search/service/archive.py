@@ -19,7 +19,7 @@ from gallery.hits import NOTHING_MATCHES, Hit, Hits
 from gallery.querying import NothingToCompareError, QueryModel
 from gallery.searcher import Clip, Searcher, Selection
 from gallery.searching import check_supported, search
-from gallery.windows import SEGMENT, Place
+from gallery.windows import SEGMENT
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .media import kind_of
@@ -43,11 +43,6 @@ class UnknownClipError(ValueError):
     """No clip of the gallery has this key, or it lacks what is requested."""
 
 
-def key_of(clip_id: str) -> str:
-    """The key of a clip in requests: always the same, and without any part of its path."""
-    return hashlib.blake2b(clip_id.encode(), digest_size=_KEY_BYTES).hexdigest()
-
-
 class Archive:
     """
     A gallery and the model for its queries.
@@ -65,10 +60,13 @@ class Archive:
     """
 
     def __init__(self, searcher: Searcher, model: QueryModel, name: str):
-        self.name, self.model, self.method = plain(name, "utf-8"), model, model.method
+        self.name = plain(name, "utf-8")
+        self.model = model
+        self.method = model.method
         find_method(self.method)
         self.problem: str | None = None  # why the latest state of the gallery is not served
-        self._opening, self._retry = Lock(), 0.0
+        self._opening = Lock()
+        self._retry = 0.0
         self._keys: OrderedDict[str, str] = OrderedDict()  # the clips of answers
         self._keys_lock = Lock()
         self._counted: tuple[Searcher, dict[str, int]] | None = None
@@ -82,7 +80,8 @@ class Archive:
             hits = searcher.list_clips(Selection(), 0, 1, per_file=False)
             searcher.clips(hits.clip_ids)
             root = hits.root
-        self._searcher, self._root = searcher, root  # the common folder of all files
+        self._searcher = searcher
+        self._root = root  # the common folder of all files
 
     def searcher(self) -> Searcher:
         """The latest state of the gallery; if it cannot be opened, the earlier one, and `problem` is set."""
@@ -111,7 +110,8 @@ class Archive:
     def search(self, text: str, asked: Asked) -> tuple[Answer, list[Clip]]:
         """The best clips for a text."""
         embeds = self.embed(text)
-        begun, searcher = time.monotonic(), self.searcher()
+        begun = time.monotonic()
+        searcher = self.searcher()
         hits = search(searcher, embeds, **self._options(searcher, asked), **self.model.learned)[0]
         clips = searcher.clips(hits.clip_ids)
         return self._answer(searcher, hits, clips, asked, begun), clips
@@ -123,7 +123,8 @@ class Archive:
         Raises:
             UnknownClipError: no clip has this key, or it has none of the selected modalities.
         """
-        begun, searcher = time.monotonic(), self.searcher()
+        begun = time.monotonic()
+        searcher = self.searcher()
         clip = self._clip(key, searcher)
         try:
             hits = search(searcher, like=clip.clip_id, **self._options(searcher, asked))
@@ -156,7 +157,7 @@ class Archive:
             note = NOTHING_MATCHES
         return Answer(
             hits=self._found(hits, clips, asked.per_file),
-            temperature="inf" if temperature == math.inf else temperature,
+            temperature=_as_json(temperature),
             num_clips=hits.num_clips,
             num_allowed=hits.num_allowed,
             num_scored=hits.num_scored,
@@ -189,8 +190,8 @@ class Archive:
             raise UnknownClipError(_UNKNOWN) from error
 
     def _key_of(self, clip_id: str) -> str:
-        """The key of a clip of an answer, which is kept."""
-        key = key_of(clip_id)
+        """The key of a clip of an answer, which is kept: always the same, and without any part of its path."""
+        key = hashlib.blake2b(clip_id.encode(), digest_size=_KEY_BYTES).hexdigest()
         with self._keys_lock:
             self._keys[key] = clip_id
             self._keys.move_to_end(key)
@@ -235,10 +236,7 @@ class Archive:
 
     def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[Found]:
         """Hits in the form of the API."""
-        found = []
-        for hit, clip in zip(hits, clips, strict=True):
-            found.append(self._entry(hit, clip, hits.root, per_file))
-        return found
+        return [self._entry(hit, clip, hits.root, per_file) for hit, clip in zip(hits, clips, strict=True)]
 
     def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> Found:
         key = self._key_of(hit.clip_id)
@@ -246,6 +244,9 @@ class Archive:
         path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
         kind = None if path is None else kind_of(str(path), hit.presence.get("video", True))
         has_words = kind is not None and may_have_words(hit.presence)
+        copies = hit.copies
+        if clip.place.start is not None:  # windows at the same seconds
+            copies = [copy.rpartition("#t=")[0] for copy in copies]
         return Found(
             rank=hit.rank,
             key=key,
@@ -263,7 +264,7 @@ class Archive:
             still=None if clip.still is None else f"api/clips/{key}/still",
             loudness=f"api/clips/{key}/loudness" if kind == "audio" else None,
             heard=hit.presence.get("subtitle", False) and clip.subtitle is not None,
-            copies=[_name_of(_copy_of(copy, clip.place), root) for copy in hit.copies],
+            copies=[_name_of(copy, root) for copy in copies],
             num_windows=clip.num_windows if per_file else None,
         )
 
@@ -278,18 +279,22 @@ class Archive:
     def about(self) -> About:
         """Describe the gallery."""
         searcher = self.searcher()
-        described, counts, num_clips = searcher.described, self._counts(searcher), len(searcher)
-        temperature = described.query_temperature
+        described = searcher.described
+        counts = self._counts(searcher)
+        num_clips = len(searcher)
+        model = described.model
+        if model and os.path.isabs(model):  # a folder, of which the page shows the name
+            model = os.path.basename(os.path.normpath(model))
         return About(
             name=self.name,
             num_clips=num_clips,
             share={name: counts.get(name, 0) / max(1, num_clips) for name in described.modalities},
             heard=counts.get("speech", 0) / max(1, num_clips),
-            model=described.model and _model_name(described.model),
+            model=model and plain(model, "utf-8"),
             limits=LIMITS.get(described.model),
             method=self.method,
             has_temperature=METHODS[self.method].weights == "query",
-            temperature="inf" if temperature == math.inf else temperature,
+            temperature=_as_json(described.query_temperature),
             segment=described.metadata.get(SEGMENT),
             lists="listing" not in searcher.unsupported,
             copies="unique" not in searcher.unsupported,
@@ -297,9 +302,9 @@ class Archive:
         )
 
 
-def _copy_of(name: str, place: Place) -> str:
-    """The file of a copy of a clip at this place."""
-    return name if place.start is None else name.rpartition("#t=")[0]
+def _as_json(temperature: float) -> float | str:
+    """A temperature in JSON, which has no infinity."""
+    return "inf" if temperature == math.inf else temperature
 
 
 def _name_of(path: str, root: str | None) -> str:
@@ -309,9 +314,4 @@ def _name_of(path: str, root: str | None) -> str:
     return plain(path.removeprefix(root + os.sep), "utf-8")
 
 
-def _model_name(model: str) -> str:
-    """The name of a model: its Hub id, or the name of its folder."""
-    return plain(os.path.basename(os.path.normpath(model)) if os.path.isabs(model) else model, "utf-8")
-
-
-__all__ = ["Archive", "UnknownClipError", "key_of"]
+__all__ = ["Archive", "UnknownClipError"]

@@ -30,12 +30,19 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
         those with the rarest words; the first cues if none has any.
     """
     text, quoted = split_query(query)
-    said, asked = [set(folded(cue.text).split()) for cue in cues], set(folded(text).split())
-    has = [{word for word in asked if _is_in(word, words)} for words in said]
-    counts = Counter(word for words in has for word in words)
-    worth = [sum(1 / counts[word] for word in words) for words in has]
-    if quoted:
-        worth = [len(asked) * len(places_of(quoted, cue.text)) + value for cue, value in zip(cues, worth, strict=True)]
+    asked = set(folded(text).split())
+    has = []
+    counts: Counter[str] = Counter()
+    for cue in cues:
+        said = set(folded(cue.text).split())
+        has.append([word for word in asked if _is_in(word, said)])
+        counts.update(has[-1])
+    # A word counts the more, the fewer cues have it, and words in quotation marks more than all others.
+    worth = []
+    for cue, words in zip(cues, has, strict=True):
+        worth.append(sum(1 / counts[word] for word in words))
+        if quoted:
+            worth[-1] += len(asked) * len(places_of(quoted, cue.text))
     best = sorted(sorted(range(len(cues)), key=lambda place: -worth[place])[:most])
     found = [(cues[place], True) for place in best if worth[place]]
     return found or [(cue, False) for cue in cues[:most]]
@@ -55,7 +62,8 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
     if is_all and len(cues) <= most:
         asked = {cue for cue, is_asked in best if is_asked}
         best = [(cue, cue in asked) for cue in cues]
-    quoted, lines = split_query(query)[1], []
+    _, quoted = split_query(query)
+    lines = []
     for cue, is_asked in best:
         marks = places_of(quoted, cue.text)
         lines.append(Said(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
