@@ -17,14 +17,19 @@ from modeling_scalar.light_texts import LightTextEncoder
 _FILE = Path(modeling_scalar.__file__).with_name("imagenet_classes.txt")
 
 
-def class_texts() -> list[str]:
-    """Return "names: definition" of each class, in the order of the classifier's outputs."""
-    texts = []
+def class_names() -> list[tuple[str, str]]:
+    """Return the names of each class, in one string with commas, and its definition, in the order of outputs."""
+    found = []
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             _, names, definition = line.split("\t")
-            texts.append(f"{names}: {definition}")
-    return texts
+            found.append((names, definition))
+    return found
+
+
+def class_texts() -> list[str]:
+    """Return "names: definition" of each class, in the order of the classifier's outputs."""
+    return [f"{names}: {definition}" for names, definition in class_names()]
 
 
 def class_embeds(texts: Sequence[str]) -> torch.Tensor:
@@ -40,4 +45,4 @@ def main() -> None:
 if __name__ == "__main__":
     run_command(main)
 
-__all__ = ["class_embeds", "class_texts"]
+__all__ = ["class_embeds", "class_names", "class_texts"]
