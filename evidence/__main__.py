@@ -20,6 +20,7 @@ from evidence.settings import (
     MiniatureConfig,
     NewHeadsConfig,
     ReheadConfig,
+    StampsConfig,
     StudyConfig,
     TemperatureConfig,
 )
@@ -51,6 +52,22 @@ def archive(config: ArchiveConfig) -> None:
 
     answers = ask_archive(config.output, config.videos, config.index, show)
     show(*lines_of(answers))
+
+
+@command_of(app, StampsConfig)
+def stamps(config: StampsConfig) -> None:
+    """Measure SCALAR and its rivals on real pictures: the photographs of Debian's tuxpaint-stamps-default."""
+    from evidence.stamps.measuring import measure
+    from evidence.stamps.report import Results, report, write_page
+
+    if not config.report_only:
+        measure(config.root, config.output, show)
+    results = Results(config.output)
+    text = report(results)
+    (config.output / "README.md").write_text(text, encoding="utf-8")
+    show(*text.splitlines())
+    if config.page is not None:
+        write_page(results, config.page)
 
 
 @command_of(app, BackboneConfig)

@@ -64,6 +64,22 @@ class ArchiveConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StampsConfig:
+    """Settings of the benchmark of real pictures, see `evidence/stamps`."""
+
+    root: Annotated[AnyPath, Option(help="Folder of the stamps of tuxpaint-stamps-default."), _PATH] = Path(
+        "/usr/share/tuxpaint/stamps"
+    )
+    output: Annotated[AnyPath, Option(help="Folder for the results."), _PATH]
+    report_only: Annotated[bool, Option("--report-only", help="Only print the tables of the results in OUTPUT.")] = (
+        False
+    )
+    page: Annotated[
+        AnyPath | None, Option(help="File for the page with these results, beside its figure."), Given(Path | None)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
     """Settings of a new backbone, see [`~evidence.building.build_backbone`]."""
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import differential_evolution
 
 import evidence.weighted  # noqa: F401 # registers the fused vector with weights
-from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, find_method, make_options, make_pairs
+from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, make_options, make_pairs
 
 from .embedding import MODALITIES
 from .regimes import Drawn
@@ -67,7 +67,7 @@ class Scene:
     def score(self, method: str, **options: float | Sequence[float]) -> torch.Tensor:
         """Score by a method of the model, `(Q, draws, V)`."""
         pairs = Pairs(self._pairs.text_embeds, self._pairs.clips, make_options(**options), self._pairs.similarities)
-        return self._by_draw(pairs.scores(find_method(method, MODALITIES).name))
+        return self._by_draw(pairs.scores(method))
 
     def of_draw(self, number: int, **options: float) -> Pairs:
         """The pairs of one draw, for scores that compare items with each other."""
