@@ -23,7 +23,7 @@ from .rivals import CALIBRATED, RIVALS, SCALAR, Scene, fit, held_out
 RANKS, FACTS = "ranks.parquet", "stamps.json"
 """The files of a folder of results."""
 
-FIT_DRAWS, SHOWN_DRAWS = 50, 100
+FIT_DRAWS, SHOWN_DRAWS = 20, 100
 """Draws of each regime but the complete one."""
 
 _FIT_SEED, _SHOWN_SEED = 0, 1

@@ -78,10 +78,10 @@ class Results:
         """Return the mean over draws and queries, in points."""
         return float(self.values(regime, method, measure).mean())
 
-    def difference(self, regime: str, rival: str, measure: str = "MRR", first: str | None = None) -> dict[str, float]:
-        """Return the difference of SCALAR, or of `first`, and a rival: see [`hierarchical_bootstrap`]. Queries and
-        draws are drawn, both the same on both sides."""
-        found = self.values(regime, first or self.claimed, measure) - self.values(regime, rival, measure)
+    def difference(self, regime: str, rival: str, measure: str = "MRR") -> dict[str, float]:
+        """Return the difference of SCALAR and a rival, see [`hierarchical_bootstrap`]: of queries and of the regime's
+        draws, the same on both sides."""
+        found = self.values(regime, self.claimed, measure) - self.values(regime, rival, measure)
         return hierarchical_bootstrap(found, np.zeros((1, found.shape[1])))
 
 
@@ -238,8 +238,8 @@ def fill(text: str, results: Results) -> str:
     Fill a template.
 
     Args:
-        text (`str`): with `{{table NAME}}`; `{{minus REGIME METHOD}}`, SCALAR's difference with its interval, or with
-            a third name, the difference of that method; `{{mean REGIME METHOD}}`, its MRR; `{{count HALF KIND}}`.
+        text (`str`): with `{{table NAME}}`; `{{minus REGIME METHOD}}`, SCALAR's difference with its interval;
+            `{{mean REGIME METHOD}}`, the MRR of a method; `{{count HALF KIND}}`, a number of items or queries.
         results ([`Results`]): of the stamps.
 
     Raises:
@@ -252,8 +252,7 @@ def fill(text: str, results: Results) -> str:
             table = TABLES[names[0]](results)
             return f"{markdown(table)}\n\n{table.note}"
         if kind == "minus":
-            regime, rival, *first = names
-            return interval(results.difference(regime, rival, first=first[0] if first else None))
+            return interval(results.difference(*names))
         if kind == "mean":
             return f"{results.mean(*names):.1f}"
         if kind == "count":
