@@ -230,7 +230,7 @@ def cache_features(
         FileNotFoundError: If a file does not exist.
     """
     # A folder holds one kind of features.
-    folder = Path(folder)
+    folder = Path(folder).resolve()  # as `datasets` names its files
     identity = {
         "sha256": checksums(model, processor, rows),
         "num_rows": len(rows),
