@@ -23,6 +23,7 @@ from evidence.settings import (
     StampsConfig,
     StudyConfig,
     TemperatureConfig,
+    TowersConfig,
 )
 from evidence.speed.commands import app as speed
 
@@ -124,6 +125,14 @@ def measure(config: MeasureConfig) -> None:
     from evidence.study.measure import main as measure_model
 
     measure_model(config)
+
+
+@command_of(app, TowersConfig)
+def towers(config: TowersConfig) -> None:
+    """Of the study: store the outputs of the frozen towers for validation and test clips."""
+    from evidence.study.towers import store_towers
+
+    store_towers(**vars(config))
 
 
 @command_of(app, NewHeadsConfig)

@@ -128,7 +128,7 @@ class StudyConfig:
     output: Annotated[AnyPath, Option(help="Folder of the study."), _PATH] = Path("runs/study")
     seeds: Annotated[
         Sequence[int], Option("--seed", help="Seed of every variant. Repeat for several."), Given(list[int])
-    ] = (50, 51, 52, 53, 54)
+    ] = (50, 51, 52)
     variants: Annotated[
         Sequence[str], Option("--variant", help="Variant; by default all. Repeat for several."), Given(list[str])
     ] = ()
@@ -148,9 +148,20 @@ class StudyConfig:
         Given(list[float]),
     ] = (0.0, 0.3, 1.0)
     report_only: Annotated[bool, Option("--report-only", help="Only print the tables of --results.")] = False
+    measured: Annotated[
+        AnyPath | None,
+        Option(
+            help="Folder of what each run leaves, which says what is done. Default: that of the repository for the "
+            "whole study, else OUTPUT/measured."
+        ),
+        Given(Path | None),
+    ] = None
     results: Annotated[
         AnyPath | None,
-        Option(help="Folder of the results. Default: OUTPUT/results; with --report-only, those of the repository."),
+        Option(
+            help="Folder of the results. Default: that of the repository for the whole study, once nothing is left, "
+            "and with --report-only; else OUTPUT/results."
+        ),
         Given(Path | None),
     ] = None
     page: Annotated[
@@ -164,10 +175,26 @@ class MeasureConfig:
 
     model: Annotated[AnyPath, Option(help="Folder of the trained model."), _PATH]
     root: Annotated[AnyPath, Option(help="Miniature benchmark with validation and test clips."), _PATH]
-    output: Annotated[AnyPath, Option(help="Folder for ranks.parquet and fitted.json."), _PATH]
-    scores: Annotated[Literal["own", "all"], Option(help="The model's own score, or all.")] = "own"
+    output: Annotated[AnyPath, Option(help="Name of the files OUTPUT.json and OUTPUT.parquet."), _PATH]
+    scores: Annotated[
+        Literal["own", "compared", "all"], Option(help="The model's own score, those of every method, or all.")
+    ] = "own"
+    curve: Annotated[bool, Option("--curve", help="Also SCALAR's score at several temperatures of its weights.")] = (
+        False
+    )
     split: Annotated[Literal["validation", "test"], Option(help="Split to measure.")] = "test"
     disagree: Annotated[AnyPath | None, Option(help="Benchmark whose modalities disagree."), Given(Path | None)] = None
+    stored: Annotated[
+        bool, Option("--stored", help="Read the outputs that `python -m evidence towers` stored, instead of files.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowersConfig:
+    """Settings of [`~evidence.study.towers.store_towers`]."""
+
+    backbone: Annotated[AnyPath, Argument(help="Folder of the model whose towers are frozen."), _PATH]
+    root: Annotated[AnyPath, Argument(help="Folder of a miniature benchmark."), _PATH]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,37 @@
-"""Fits the numbers of any score of `evidence.weighted`, as calibration fits those of SCALAR's."""
+"""Fits the numbers of any score of `evidence.weighted`, as calibration fits those of SCALAR's.
 
-from collections.abc import Mapping, Sequence
+A fit is kept as `scalar eval calibrate --write` keeps one: only if the interval of its gain on clips that were not
+part of the fit lies above 0. The gain is in MRR@10, the mean of both directions, which is what the study shows. Of
+several fits of one score, the best of those that are kept is taken.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import Likelihood
+from eval.protocol.folds import deal
+from eval.protocol.statistics import paired_bootstrap
+from evidence.study.corrected import BASE, CORRECTED, fit_corrected
+from evidence.study.ranks import Choice, mean_reciprocal_ranks
 from evidence.weighted import DISCOUNTED, FITTED
 from modeling_scalar.scores_scalar import DIRECTIONS, METHODS
 
 _FARTHEST = 7.0  # bound of the roots
 _BEGIN = 0.3  # of a square, which has no slope at zero
+_FOLDS = 5
+_OF_EACH_MODALITY = ("modality_scale", "modality_offset")
+
+FIXED_WEIGHTS = {
+    "scalar": "scalar", "uniform": "weighted_centroid", "mean": "weighted_mean", "max": "max",
+    "rank_fusion": "weighted_rank_fusion", "gram": "weighted_gram", "gram_span": "weighted_span",
+    "pmrl": "weighted_pmrl",
+}  # fmt: skip
+"""Scores with numbers to fit, and the registered score that takes these."""
 
 
 class ScoreLikelihood(Likelihood):
@@ -73,4 +93,99 @@ def fit(
     return options | likelihood.fit(scale_offset or "query_temperature" not in FITTED[method], begin)
 
 
-__all__ = ["ScoreLikelihood", "fit"]
+# Keeping a fit -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """
+    A score with fitted numbers.
+
+    Args:
+        choice (`tuple[str, dict]`): registered score and its options, fitted to all clips.
+        count (`int`): how many numbers were fitted.
+        gain (`dict`): `difference`, `low` and `high`: points of MRR@10 on clips that were not part of a fit.
+    """
+
+    choice: Choice
+    count: int
+    gain: dict[str, float]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the interval of the gain lies above 0."""
+        return self.gain["low"] > 0
+
+
+def some_clips(embeddings: Embeddings, clips: torch.Tensor) -> tuple[Embeddings, torch.Tensor]:
+    """Return the clips in some rows, ascending, with their captions; and the rows of these captions."""
+    kept = torch.isin(embeddings.pairs[:, 1], clips).nonzero().flatten()
+    queries = embeddings.pairs[kept, 0]
+    pairs = torch.stack([torch.arange(len(kept)), torch.searchsorted(clips, embeddings.pairs[kept, 1])], dim=1)
+    some = replace(
+        embeddings, text_embeds=embeddings.text_embeds[queries], modality_embeds=embeddings.modality_embeds[clips],
+        modality_mask=embeddings.modality_mask[clips], pairs=pairs,
+        clip_ids=[embeddings.clip_ids[row] for row in clips], query_ids=[embeddings.query_ids[row] for row in queries],
+        captions=[embeddings.captions[row] for row in queries],
+    )  # fmt: skip
+    return some, queries
+
+
+def _held_out(embeddings: Embeddings, make: Callable[[Embeddings], Choice], before: Choice, count: int) -> Fit:
+    """Fit to all clips, and measure the gain of fits without a fold on the clips of this fold, among all clips."""
+    _, query_folds, clip_folds = deal(embeddings, _FOLDS, np.random.default_rng(0))
+    after = torch.zeros(len(query_folds), dtype=torch.float64)
+    for fold in range(_FOLDS):
+        others, _ = some_clips(embeddings, torch.from_numpy(np.flatnonzero(clip_folds != fold)))
+        in_fold = torch.from_numpy(query_folds == fold)
+        after[in_fold] = mean_reciprocal_ranks(embeddings, make(others))[in_fold]
+    gain = paired_bootstrap(after.tolist(), mean_reciprocal_ranks(embeddings, before).tolist())
+    return Fit(make(embeddings), count, {name: round(gain[name], 3) for name in ("difference", "low", "high")})
+
+
+def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> list[Fit]:
+    """
+    Fit the numbers of a score: of SCALAR's its temperature, then all of them; of others all that they have.
+
+    Args:
+        embeddings ([`~eval.embedding.embeddings.Embeddings`]): validation clips, each with one caption.
+        score (`str`): a score of the study.
+        trained (`dict`): the options of the training.
+
+    Returns:
+        `list` of [`Fit`]; empty if the score has no numbers.
+    """
+    if score in CORRECTED:
+        before = (BASE[score], {})
+
+        def make_corrected(some: Embeddings) -> Choice:
+            return score, fit_corrected(some, score)
+
+        return [_held_out(embeddings, make_corrected, before, len(CORRECTED[score]))]
+    if score not in FIXED_WEIGHTS:
+        return []
+    method = FIXED_WEIGHTS[score]
+    names = FITTED[method]
+    found = []
+    for scale_offset in (False, True):
+        if not scale_offset and "query_temperature" not in names:
+            continue
+
+        def make(some: Embeddings, scale_offset: bool = scale_offset) -> Choice:
+            return method, fit(some, trained, scale_offset, method)
+
+        of_each = sum(name in _OF_EACH_MODALITY for name in names)
+        count = len(names) - of_each
+        if scale_offset:
+            count += of_each * len(embeddings.modalities)
+        found.append(_held_out(embeddings, make, (score, dict(trained)), count))
+    return found
+
+
+def kept_fit(fits: Sequence[Fit]) -> Fit | None:
+    """Return the fit with the largest gain among those that are kept; None if there is none."""
+    kept = [found for found in fits if found.is_kept]
+    return max(kept, key=lambda found: found.gain["difference"], default=None)
+
+
+__all__ = ["FIXED_WEIGHTS", "Fit", "ScoreLikelihood", "fit", "fits_of", "kept_fit", "some_clips"]

@@ -1,13 +1,15 @@
 """`python -m evidence measure`: ranks by a trained model, by its own score and by others, as trained and fitted.
 
-- Numbers are fitted to the validation clips, in both directions, by `eval.protocol.calibration`; every score may have
-  as many.
+- Numbers are fitted to the validation clips, and a fit is kept only if clips that were not part of it gain in MRR@10
+  ([`~evidence.study.fitting`]). Rows "fitted" have the fit that is kept, or what was trained.
 - Ranks are those of each query's own clip, and of each clip's own caption; ranks above `HIGHEST` are stored as that.
+- Stored are `OUTPUT.json`, with the fitted numbers, and then `OUTPUT.parquet`, with the ranks: together a few dozen
+  kilobytes, which say that a run is done. Of the trial of a tuning there is the first alone, with its MRR@10.
 """
 
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +17,48 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from eval.embedding.embed_benchmark import embed_benchmark
+from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks
-from eval.protocol.first_stage import masks_of, measurable_methods, pathways, rank_pairs
+from eval.protocol.first_stage import masks_of, pathways
 from evidence.miniature.benchmark import load_about
 from evidence.router import route
 from evidence.settings import MeasureConfig
-from evidence.study.fitting import fit
-from evidence.weighted import FITTED, WEIGHTED
+from evidence.study.corrected import CORRECTED
+from evidence.study.fitting import Fit, fits_of, kept_fit, some_clips
+from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
+from evidence.study.towers import described, embed_stored, load_for
 from gallery.described import score_options_of
-from gallery.files import write_json
+from gallery.files import read_json, write_json
+from modeling_scalar import load_model
 from modeling_scalar.scores_scalar import DIRECTIONS
 
-HIGHEST = 11
-"""Ranks beyond ten are not distinguished."""
+AS_TRAINED, FITTED_ALL = "as trained", "fitted"
+"""Numbers of a score: those of the training, or those of the fit that is kept."""
 
-FIXED_WEIGHTS = {
-    "scalar": "scalar", "uniform": "weighted_centroid", "mean": "weighted_mean", "max": "max",
-    "rank_fusion": "weighted_rank_fusion", "gram": "weighted_gram", "gram_span": "weighted_span",
-    "pmrl": "weighted_pmrl",
-}  # fmt: skip
-"""Scores with numbers to fit, and the registered score that takes these."""
-
-AS_TRAINED, TEMPERATURE, FITTED_ALL = "as trained", "temperature", "fitted"
-"""Numbers of a score: those of the training, a fitted temperature of the weights only, or all of them fitted."""
+TEMPERATURES = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf)
+"""Temperatures of SCALAR's weights at which its score is shown, besides that of the training."""
 
 ROUTER = "router"
 """The upper bound of choosing a score: for each kind of caption, the best one on validation clips."""
 
+COMPARED = ("scalar", "uniform", "gram", "gram_span", "hypergram", "pmrl", *CORRECTED)
+"""The scores that rank the embeddings of every method."""
+
+OTHERS = ("mean", "max", "rank_fusion")
+"""Further scores, for one method's embeddings."""
+
+RATES = ("0.25", "0.5", "0.75", "0.9")
+"""Shares of clips that lose a modality: names of masks."""
+
+HIDDEN = ("subtitle", "audio,subtitle")
+"""Modalities that all clips lose: names of masks. The second leaves the video alone."""
+
+_FEW_RATES = ("0.5", "0.9")  # for single modalities, and for variants that are not compared
+_SHOWN_AS_TRAINED = ("scalar", "gram", "gram_span", "hypergram")  # by other scores, only fitted numbers are shown
+_SETTINGS = ("temperature", "learning_rate", "num_train_epochs", "query_temperature")
+
 Key = tuple[str, str]
 """A score and its numbers."""
-Choice = tuple[str, dict[str, Any]]
-"""A registered score and its options."""
 
 
 @dataclass(frozen=True)
@@ -59,60 +70,63 @@ class Clips:
 
     def complete(self) -> "Clips":
         """The clips that have every modality, and their captions."""
-        found = self.embeddings
-        clips = found.modality_mask.all(1).nonzero().flatten()
-        kept = torch.isin(found.pairs[:, 1], clips).nonzero().flatten()
-        queries = found.pairs[kept, 0]
-        pairs = torch.stack([torch.arange(len(kept)), torch.searchsorted(clips, found.pairs[kept, 1])], dim=1)
-        embeddings = replace(
-            found, text_embeds=found.text_embeds[queries], modality_embeds=found.modality_embeds[clips],
-            modality_mask=found.modality_mask[clips], pairs=pairs, clip_ids=[found.clip_ids[row] for row in clips],
-            query_ids=[found.query_ids[row] for row in queries], captions=[found.captions[row] for row in queries],
-        )  # fmt: skip
+        rows = self.embeddings.modality_mask.all(1).nonzero().flatten()
+        embeddings, queries = some_clips(self.embeddings, rows)
         return Clips(embeddings, [self.groups[row] for row in queries])
 
 
-def embed(model: Path, root: Path, split: str, output: Path) -> Clips:
-    """Embed a split of the miniature benchmark, or load its stored embeddings."""
-    embed_benchmark(output, model, "miniature", root, split, num_workers=1, dtype="float32", progress=False)
-    embeddings = Embeddings.load(output)
+def embed(model: Path, root: Path, split: str, stored: bool) -> Clips:
+    """Embed a split of the miniature benchmark, from the stored outputs of the towers or from its files."""
+    if stored:
+        embeddings = embed_stored(model, root, split)
+    else:
+        network, processor, rows, _ = load_for(model, root, split)
+        embeddings = embed_dataset(network, processor, rows, progress=False, num_workers=1)
+        embeddings.metadata |= described(network, model, rows)
     kinds = embeddings.kinds()
     groups = [(kind, *about) for kind, about in zip(kinds, load_about(root, split), strict=True)]
     return Clips(embeddings, groups)
 
 
-def choose(validation: Embeddings, scores: Iterable[str]) -> dict[Key, Choice]:
-    """Return each score with the numbers of its training and, if it has any to fit, with fitted ones."""
+def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Choice], dict[str, list[Fit]]]:
+    """Return each score with the numbers of its training and, if it has any to fit, with those that are kept; and what
+    was fitted."""
     trained = {name: value for name, value in score_options_of(validation.metadata).items() if name != "method"}
     chosen: dict[Key, Choice] = {}
+    tried: dict[str, list[Fit]] = {}
     for score in scores:
-        chosen[score, AS_TRAINED] = (score, trained)
-        if (method := FIXED_WEIGHTS.get(score)) is None:
+        if score not in CORRECTED:
+            chosen[score, AS_TRAINED] = (score, trained)
+        tried[score] = fits_of(validation, score, trained)
+        if not tried[score]:
             continue
-        if "query_temperature" in FITTED[method]:
-            chosen[score, TEMPERATURE] = (method, fit(validation, trained, method=method))
-        chosen[score, FITTED_ALL] = (method, fit(validation, trained, scale_offset=True, method=method))
-    return chosen
+        kept = kept_fit(tried[score])
+        if kept is not None:
+            chosen[score, FITTED_ALL] = kept.choice
+        elif score in CORRECTED:
+            chosen[score, FITTED_ALL] = (score, {})
+        else:
+            chosen[score, FITTED_ALL] = chosen[score, AS_TRAINED]
+    return chosen, tried
 
 
-def own_ranks(
-    embeddings: Embeddings, masks: Sequence[torch.Tensor], choice: Choice
-) -> Iterator[dict[str, torch.Tensor]]:
-    """The rank of each query's own candidate, for each mask and direction."""
-    method, options = choice
-    for ranks in rank_pairs(embeddings, masks, [method], **options):
-        yield {
-            direction: first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
-            for direction, of_pairs in ranks[method].items()
-        }
+def at_temperatures() -> dict[Key, Choice]:
+    """Return SCALAR's score at each of [`TEMPERATURES`]."""
+    found: dict[Key, Choice] = {}
+    for value in TEMPERATURES:
+        found["scalar", f"temperature {value:g}"] = ("scalar", {"query_temperature": value})
+    return found
 
 
 def _masks(embeddings: Embeddings) -> dict[str, torch.Tensor]:
-    """Masks of clips: nothing masked, one modality of half of the clips, or all subtitles."""
-    (everything, half), _ = masks_of(embeddings, (0.0, 0.5), mask_seed=0)
-    without = everything.clone()
-    without[:, embeddings.modalities.index("subtitle")] = False
-    return {"nothing": everything, "half": half, "subtitles": without}
+    """Masks of clips: nothing, one modality of a share of the clips, all subtitles, or everything but the video."""
+    (everything, *at_rates), _ = masks_of(embeddings, (0.0, *map(float, RATES)), mask_seed=0)
+    masks = {"nothing": everything} | dict(zip(RATES, at_rates, strict=True))
+    for hidden in HIDDEN:
+        shown = everything.clone()
+        shown[:, [embeddings.modalities.index(name) for name in hidden.split(",")]] = False
+        masks[hidden] = shown
+    return masks
 
 
 def _row(clips: str, key: Key, masked: str, direction: str, ranks: torch.Tensor) -> dict[str, Any]:
@@ -121,69 +135,158 @@ def _row(clips: str, key: Key, masked: str, direction: str, ranks: torch.Tensor)
     return names | {"ranks": kept}
 
 
+def _rows(name: str, key: Key, clips: Clips, choice: Choice, masks: Mapping[str, torch.Tensor]) -> Iterator[dict]:
+    """Rank a set of clips by a score under some masks."""
+    for masked, ranks in zip(masks, own_ranks(clips.embeddings, [*masks.values()], choice), strict=True):
+        for direction, found in ranks.items():
+            yield _row(name, key, masked, direction, found)
+
+
+def _masked_of(clips: str, key: Key, own: str, modalities: Sequence[str], compared: bool) -> tuple[str, ...]:
+    """Return the names of the masks under which a score of a set of clips is shown; none if it is not."""
+    score, numbers = key
+    is_own = score == own and numbers in (AS_TRAINED, FITTED_ALL)
+    is_single = score in modalities
+    if clips == "disagree":
+        is_shown = is_own or is_single
+    elif clips == "complete":
+        is_shown = is_own or score == "gram_span"
+    else:
+        is_shown = is_own or is_single or numbers != AS_TRAINED or score in _SHOWN_AS_TRAINED
+    if not is_shown:
+        return ()
+    masked = ("nothing",)
+    if clips == "test" and is_single and compared:
+        masked += _FEW_RATES
+    if clips == "test" and is_own and numbers == AS_TRAINED:
+        masked += ("0.5",)
+    if clips == "test" and is_own and numbers == FITTED_ALL:
+        rates = RATES if compared else _FEW_RATES
+        masked += (*rates, *HIDDEN)
+    return masked
+
+
+def _routed(
+    validation: Clips, test: Clips, chosen: Mapping[Key, Choice], on_test: Mapping[Key, torch.Tensor]
+) -> torch.Tensor:
+    """Return the ranks of test queries by the score that is best for their kind on validation clips."""
+    masks = [validation.embeddings.modality_mask]
+    known = {}
+    for key in on_test:
+        (ranks,) = own_ranks(validation.embeddings, masks, chosen[key])
+        known[key] = ranks[DIRECTIONS[0]].tolist()
+    _, routed = route(known, validation.groups, test.groups)
+    return torch.tensor([on_test[key][row].item() for row, key in enumerate(routed)])
+
+
 def measure(
-    validation: Clips, tests: Mapping[str, Clips], compared: bool = False
-) -> tuple[list[dict[str, Any]], dict[Key, Choice]]:
+    validation: Clips, tests: Mapping[str, Clips], scores: str = "own", curve: bool = False
+) -> tuple[list[dict[str, Any]], dict[Key, Choice], dict[str, list[Fit]]]:
     """
-    Rank the captions and clips of several sets by a model's own score, and by all scores if they are compared.
+    Rank the captions and clips of several sets by a model's own score, by single modalities, and by other scores.
 
     Args:
         validation ([`Clips`]): to fit numbers and the router to.
-        tests (`dict`): clips to rank, by the name of their set; those of `"test"` also masked.
-        compared (`bool`): rank the clips of `"test"` by every score and by the router. Other sets, and masked
-            clips, are ranked by the model's own score and by single modalities.
+        tests (`dict`): clips to rank, by the name of their set. Those of `"test"` are also masked, for the model's
+            own score and for single modalities, and ranked by all scores; complete ones by the span distance too.
+        scores (`str`): `"own"`, `"compared"` ([`COMPARED`]) or `"all"` ([`OTHERS`] and the router too).
+        curve (`bool`): also rank by SCALAR's score at each of [`TEMPERATURES`].
 
     Returns:
-        Rows with `clips`, `score`, `numbers`, `masked` ("nothing", "half" or "subtitles"), `direction` and `ranks`, a
-        byte for each query; and the fitted scores.
+        Rows with `clips`, `score`, `numbers`, `masked`, `direction` and `ranks`, a byte for each query; the scores
+        with their options; and what was fitted.
     """
     own = score_options_of(validation.embeddings.metadata)["method"]
-    scores = dict.fromkeys([own])
-    if compared:
-        known = measurable_methods(validation.embeddings)
-        scores |= dict.fromkeys(name for name in known if name not in WEIGHTED)
-    chosen = choose(validation.embeddings, scores)
-    chosen |= {(name, AS_TRAINED): (name, {}) for name in pathways(validation.embeddings.modalities)}
-    rows, on_test = [], {}
+    modalities = validation.embeddings.modalities
+    names = [own]
+    if scores != "own":
+        names += COMPARED
+    if scores == "all":
+        names += OTHERS
+    chosen, tried = choose(validation.embeddings, list(dict.fromkeys(names)))
+    if curve:
+        chosen |= at_temperatures()
+    for name in pathways(modalities):
+        chosen[name, AS_TRAINED] = (name, {})
+
+    rows = []
     for name, clips in tests.items():
+        masks = _masks(clips.embeddings)
         for key, choice in chosen.items():
-            is_own = key[0] == own or choice[0] in clips.embeddings.modalities
-            if name != "test" and not is_own:
+            masked = _masked_of(name, key, own, modalities, scores != "own")
+            if not masked:
                 continue
-            masks = (
-                _masks(clips.embeddings) if is_own and name == "test" else {"nothing": clips.embeddings.modality_mask}
-            )
-            for masked, ranks in zip(masks, own_ranks(clips.embeddings, [*masks.values()], choice), strict=True):
-                rows += [_row(name, key, masked, direction, found) for direction, found in ranks.items()]
-                if (name, masked) == ("test", "nothing"):
-                    on_test[key] = ranks[DIRECTIONS[0]]
-    if compared:
-        masks = [validation.embeddings.modality_mask]
-        known = {key: next(own_ranks(validation.embeddings, masks, choice)) for key, choice in chosen.items()}
-        known = {key: ranks[DIRECTIONS[0]].tolist() for key, ranks in known.items()}
-        _, routed = route(known, validation.groups, tests["test"].groups)
-        ranks = torch.tensor([on_test[key][row].item() for row, key in enumerate(routed)])
+            rows += _rows(name, key, clips, choice, {mask: masks[mask] for mask in masked})
+    if scores == "all":
+        on_test = {}
+        for row in rows:
+            if (row["clips"], row["masked"], row["direction"]) == ("test", "nothing", DIRECTIONS[0]):
+                on_test[row["score"], row["numbers"]] = torch.tensor(list(row["ranks"]))
+        ranks = _routed(validation, tests["test"], chosen, on_test)
         rows.append(_row("test", (ROUTER, FITTED_ALL), "nothing", DIRECTIONS[0], ranks))
-    return rows, chosen
+    return rows, chosen, tried
+
+
+def _learned(model: Path) -> dict[str, Any]:
+    """Return the settings of a training, and the contrastive temperature that it learned, if it did."""
+    recipe = read_json(model / "recipe.json")
+    settings = {name: recipe.get(name) for name in _SETTINGS}
+    if recipe.get("learnable_temperature"):
+        network, _ = load_model(str(model), dtype=torch.float32)
+        settings["learned_temperature"] = round(network.logit_scale().item(), 4)
+    return settings
+
+
+def _described(chosen: Mapping[Key, Choice], tried: Mapping[str, Sequence[Fit]]) -> list[dict[str, Any]]:
+    """Return the numbers of each score, and of each fit how many it fitted, what it gained and whether it was kept."""
+    found = []
+    for (score, numbers), (_, options) in chosen.items():
+        entry: dict[str, Any] = {"score": score, "numbers": numbers, "options": options}
+        if numbers == FITTED_ALL:
+            kept = kept_fit(tried[score])
+            entry["fits"] = []
+            for one in tried[score]:
+                about = {"count": one.count, "kept": one is kept, "gain": one.gain, "options": one.choice[1]}
+                entry["fits"].append(about)
+        if numbers in (AS_TRAINED, FITTED_ALL):
+            found.append(entry)
+    return found
 
 
 def main(config: MeasureConfig) -> None:
-    """Embed clips, fit scores to validation clips, and write the ranks of the others."""
+    """Embed clips, fit scores to validation clips, and write the ranks of the others; of a trial of the tuning, write
+    MRR@10 on validation clips."""
     model, output = Path(config.model), Path(config.output)
-    output.mkdir(parents=True, exist_ok=True)
-    validation = embed(model, config.root, "validation", output / "validation")
-    tests = {"test": validation}
-    if config.split == "test":
-        tests["test"] = embed(model, config.root, "test", output / "test")
-        tests["complete"] = tests["test"].complete()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    validation = embed(model, Path(config.root), "validation", config.stored)
+    settings = _learned(model)
+    if config.split == "validation":
+        method, options = _own_choice(validation.embeddings)
+        (ranks,) = own_ranks(validation.embeddings, [validation.embeddings.modality_mask], (method, options))
+        found = {name: reciprocal(ranks[name]).mean().item() for name in DIRECTIONS}
+        write_json({"settings": settings, "mean_reciprocal_rank": found}, output.with_name(f"{output.name}.json"))
+        return
+    test = embed(model, Path(config.root), "test", config.stored)
+    tests = {"test": test, "complete": test.complete()}
     if config.disagree is not None:
-        tests["disagree"] = embed(model, config.disagree, "test", output / "disagree")
-    rows, chosen = measure(validation, tests, config.scores == "all")
-    fitted = [
-        {"score": score, "numbers": numbers, "options": options} for (score, numbers), (_, options) in chosen.items()
-    ]
-    for folder in ("validation", "test", "disagree"):  # megabytes that are no longer needed
-        shutil.rmtree(output / folder, ignore_errors=True)
-    own = score_options_of(validation.embeddings.metadata)["method"]
-    write_json({"own": own, "scores": fitted}, output / "fitted.json")
-    pq.write_table(pa.Table.from_pylist(rows), output / "ranks.parquet", compression="zstd")
+        tests["disagree"] = embed(model, Path(config.disagree), "test", config.stored)
+    rows, chosen, tried = measure(validation, tests, config.scores, config.curve)
+    own, _ = _own_choice(validation.embeddings)
+    content = {"own": own, "settings": settings, "scores": _described(chosen, tried)}
+    write_json(content, output.with_name(f"{output.name}.json"))
+    write_ranks(pa.Table.from_pylist(rows), output.with_name(f"{output.name}.parquet"))
+
+
+def _own_choice(embeddings: Embeddings) -> Choice:
+    options = score_options_of(embeddings.metadata)
+    return options.pop("method"), options
+
+
+def write_ranks(table: pa.Table, path: Path) -> None:
+    """Write ranks; equal rows take space once."""
+    temporary = path.with_name(f".{path.name}")
+    pq.write_table(table, temporary, compression="zstd", compression_level=19, dictionary_pagesize_limit=2**28)
+    temporary.replace(path)
+
+
+__all__ = ["AS_TRAINED", "COMPARED", "FITTED_ALL", "HIGHEST", "ROUTER", "embed", "main", "measure", "write_ranks"]

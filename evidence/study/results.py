@@ -5,7 +5,6 @@
 - `study.json` has the trials and chosen settings, the fitted numbers, the clips, and the second stage.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from evidence.miniature.benchmark import load_about
-from gallery.files import read_json, write_json
-from gallery.provenance import versions
+from gallery.files import read_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .runs import SHARED
@@ -38,88 +34,7 @@ MODALITIES = ("video", "audio", "subtitle")
 
 _LAST = 10  # the last rank that counts
 _NOTHING = np.empty((0, 0))
-_TRAINED = ("temperature", "learning_rate", "num_train_epochs", "query_temperature")
 
-
-def _of_run(folder: Path) -> tuple[str, int]:
-    variant, _, seed = folder.name.rpartition("-")
-    return variant, int(seed)
-
-
-def _second_stage(path: Path) -> dict[str, Any]:
-    """The reported numbers of one evaluation of the second stage."""
-    run = read_json(path)
-    method = run["score"]["method"]
-    first = {
-        f"{direction}, {entry['rate']:g} masked": entry["methods"][method][f"{direction}_recall_at_1"]
-        for entry in run["retrieval"]["rates"]
-        for direction in ("text_to_video", "video_to_text")
-    }
-    staged = {
-        f"{direction}, {entry['rate']:g} masked, {entry['rule']}": entry[f"{direction}_recall_at_1"]
-        for entry in run["two_stage"]
-        for direction in ("text_to_video", "video_to_text")
-        if f"{direction}_recall_at_1" in entry
-    }
-    return {
-        "label": run["label"], "seed": run["seed"], "first": first, "staged": staged,
-        "auc": run["two_stage_diagnostic"]["auc"], "weight": run["two_stage_fusion"]["weight"],
-    }  # fmt: skip
-
-
-def collect(study: Path, clips: dict[str, Path], output: Path) -> None:
-    """
-    Collect the measurements of a study's runs in a folder of results.
-
-    Args:
-        study (`Path`): folder of the study.
-        clips (`dict`): folders of the benchmarks whose test clips were measured, by name.
-        output (`Path`): folder of the results.
-    """
-    output.mkdir(parents=True, exist_ok=True)
-    tables, fitted = [], []
-    for path in sorted(study.glob("*/*/measured/ranks.parquet")):
-        folder = path.parents[1]
-        if folder.parent.name in ("tuning", "second_stage"):
-            continue
-        (variant, seed), table = _of_run(folder), pq.read_table(path)
-        names = {"experiment": folder.parent.name, "variant": variant, "seed": seed}
-        for name, value in reversed(names.items()):
-            table = table.add_column(0, name, pa.array([value] * len(table)))
-        tables.append(table)
-        found, recipe = read_json(path.with_name("fitted.json")), read_json(folder / "recipe.json")
-        settings = {name: recipe.get(name) for name in _TRAINED}
-        fitted.append(names | {"own": found["own"], "settings": settings, "scores": found["scores"]})
-    if not tables:
-        raise ValueError(f"There are no measured runs in {study}. Run the study without `--report-only` first.")
-    pq.write_table(pa.concat_tables(tables), output / RANKS, compression="zstd", compression_level=19)
-    sets = {}
-    for name, root in clips.items():
-        manifest = read_json(root / "miniature.json")
-        shown = (
-            "version",
-            "seed",
-            "shared",
-            "complete",
-            "disagree",
-            "num_train",
-            "num_validation",
-            "num_test",
-            "absent",
-        )
-        sets[name] = {key: manifest[key] for key in shown} | {"ceilings": manifest["recall_at_1_ceilings"]["test"]}
-        if manifest["num_test"]:
-            kinds = [json.loads(row)["kind"] for row in (root / "test.jsonl").read_text().splitlines()]
-            sets[name]["queries"] = [[kind, *about] for kind, about in zip(kinds, load_about(root), strict=True)]
-    staged = [
-        _second_stage(p) for p in sorted(study.glob("*/*/results/results.json")) if p.parents[2].name != "tuning"
-    ]
-    tuning = study / "tuning" / "tuning.json"
-    content = {
-        "tuning": read_json(tuning) if tuning.is_file() else None, "runs": fitted, "clips": sets,
-        "second_stage": staged, "versions": versions(),
-    }  # fmt: skip
-    write_json(content, output / STUDY)
 
 
 @dataclass(frozen=True)
@@ -166,7 +81,7 @@ class Results:
     A folder of results.
 
     Args:
-        folder (`Path`): written by [`collect`].
+        folder (`Path`): written by [`~evidence.study.collecting.collect`].
 
     Raises:
         FileNotFoundError: the folder has no results.
@@ -274,4 +189,4 @@ class Results:
         )
 
 
-__all__ = ["BACK", "BOTH", "MEASURES", "MODALITIES", "RANKS", "STUDY", "Results", "Selection", "collect"]
+__all__ = ["BACK", "BOTH", "MEASURES", "MODALITIES", "RANKS", "STUDY", "Results", "Selection"]

@@ -1,10 +1,11 @@
 """The runs of the study: variants, the clips they learn from, and the commands of each run.
 
-The towers are frozen: every variant and seed reads their stored outputs, and sees the same frames.
+The towers are frozen: every variant and seed reads their stored outputs, and sees the same frames. What was measured
+is in small files, which say that a run is done even where its folder is not.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gallery.files import read_json
 from trainer.recipe_files import read_recipe
 
 from .jobs import Stage, Task
+from .towers import towers_file
 
 RECIPES = {
     "scalar": "scalar",
@@ -25,24 +27,33 @@ RECIPES = {
     "pmrl": "pmrl",
     "hypergram": "hypergram",
     "triangle": "triangle",
+    "scalar_01": "scalar",
+    "scalar_full_ft": "scalar_full_ft",
 }
 """Recipes in `recipes/` by variant; variants are also the labels of rows in tables."""
 
+AS_SCALAR: Mapping[str, Mapping[str, Any]] = {
+    "no_masked_views": {},
+    "no_cross_arity": {},
+    "no_semantic": {},
+    "no_uniformity": {},
+    "scalar_01": {"query_temperature": 0.1},
+    "scalar_full_ft": {},
+}
+"""Variants that are trained with SCALAR's settings, and fields in which they differ besides those of their recipes:
+ablations, SCALAR with the paper's temperature of weights, and the whole network."""
+
 ABLATIONS = ("no_masked_views", "no_cross_arity", "no_semantic", "no_uniformity")
-"""Variants that differ from SCALAR by one term, and have its settings otherwise."""
+"""Variants that differ from SCALAR by one term."""
+
+WHOLE = ("scalar_full_ft",)
+"""Variants whose towers are trained, from the clips' files."""
 
 PLUGIN = "evidence.miniature"
 """The module that registers the benchmark."""
 
 SHARED = 0.6
 """Probability with which modalities share what they are about, in the clips of the main comparison."""
-
-SECOND_STAGES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "SCALAR, reads no subtitle": lambda settings: {"condition_on": "video,audio"},
-    "SCALAR, five times the matching": lambda settings: {"matching_weight": 0.5},
-    "SCALAR, LoRA at a tenth of the rate": lambda settings: {"lora_learning_rate": settings["learning_rate"] / 10},
-}
-"""Variants of the second stage: names of rows, and their changes to the settings of SCALAR's training."""
 
 VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings reuse them."""
@@ -65,14 +76,13 @@ class Clips:
         root (`Path`): folder of the benchmark.
         counts (`Mapping[str, int]`): clips of each split.
         options (`Mapping`): further options of the set: `seed`, `shared`, `complete`, `disagree`.
-        model (`str`, *optional*): the backbone whose features of the training clips are stored; none for clips that
-            are only measured on.
+        model (`str`): the backbone whose outputs for the clips are stored.
     """
 
     root: Path
     counts: Mapping[str, int]
     options: Mapping[str, Any]
-    model: str | None = None
+    model: str
 
     @property
     def features(self) -> Path:
@@ -96,11 +106,12 @@ class Clips:
         if found != expected:
             raise ValueError(
                 f"{self.root} must hold clips with {expected}, got {found}. Remove it, or name another "
-                "`root` in the overlay."
+                "folder with --output."
             )
 
     def task(self) -> Task:
-        """Return the task that makes the clips and, for training, their semantic targets and features."""
+        """Return the task that makes the clips; for training, their semantic targets and features; for measuring, the
+        outputs of the towers."""
         python = (sys.executable, "-m")
         source = ("--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(self.root))
         drawn = [part for name, number in self.counts.items() for part in (f"--num-{name}", str(number))]
@@ -113,12 +124,15 @@ class Clips:
                 self.root / "miniature.json",
             )
         ]
-        if self.model is not None:
+        if self.counts["train"]:
             command = (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
             stages.append(Stage("targets", (*command, "--encoder", "light"), self.targets))
             command = (*python, "trainer.cache_features", "--model", self.model, *source)
             command += ("--output", str(self.features), "--views", str(VIEWS))
             stages.append(Stage("features", command, self.features / "features.json"))
+        if self.counts["test"]:
+            command = (*python, "evidence", "towers", self.model, str(self.root))
+            stages.append(Stage("towers", command, towers_file(self.root, "test")))
         return Task(f"clips {self.root.name}", self.features, tuple(stages))
 
 
@@ -128,35 +142,50 @@ class Run:
     One training and its measurements, in a folder of its own.
 
     Args:
-        variant (`str`), seed (`int`), folder (`Path`): what is trained, with which seed, and where.
+        variant (`str`), seed (`int`): what is trained, with which seed.
+        folder (`Path`): of the training.
+        measured (`Path`): name of the files with what is measured, without their suffixes.
         clips ([`Clips`]): the clips to train on.
         settings (`Mapping`): fields that override those of the recipes.
-        measured ([`Clips`], *optional*): the clips to measure on, if others.
+        shown ([`Clips`], *optional*): the clips to measure on, if others.
+        disagreeing ([`Clips`], *optional*): further clips to measure on, whose modalities disagree.
         measures (`Sequence[str]`): options of `python -m evidence measure`.
         reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; by default it is not
             measured.
-        label (`str`, *optional*): name of its row in tables; by default the variant.
+        is_trial (`bool`): whether it is only measured on validation clips, for a tuning.
     """
 
     variant: str
     seed: int
     folder: Path
+    measured: Path
     clips: Clips
     settings: Mapping[str, Any]
-    measured: Clips | None = None
+    shown: Clips | None = None
+    disagreeing: Clips | None = None
     measures: Sequence[str] = ()
     reranked: Sequence[str] = ()
-    label: str | None = None
+    is_trial: bool = False
+
+    @property
+    def found(self) -> Path:
+        """The file of a trial's measure, or of the numbers that were fitted."""
+        return self.measured.with_name(f"{self.measured.name}.json")
 
     @property
     def ranks(self) -> Path:
-        """File of all ranks."""
-        return self.folder / "measured" / "ranks.parquet"
+        """The file of all ranks."""
+        return self.measured.with_name(f"{self.measured.name}.parquet")
+
+    @property
+    def second_stage(self) -> Path:
+        """The file of what the second stage reaches."""
+        return self.measured.with_name(f"{self.measured.name}-second-stage.json")
 
     @property
     def results(self) -> Path:
-        """Folder of the second stage's results."""
-        return self.folder / "results"
+        """The results of the second stage, with everything."""
+        return self.folder / "results" / "results.json"
 
     def train_command(self, overlay: Path) -> tuple[str, ...]:
         """Return the command that trains, from the last complete checkpoint if there is one."""
@@ -165,40 +194,55 @@ class Run:
             "semantic_targets": self.clips.targets,
             "model": self.clips.model,
             **self.settings,
-            **({"direction_temperature": self.settings["temperature"]} if self.variant == "pmrl" else {}),
+        }
+        if self.variant == "pmrl":
+            fields["direction_temperature"] = self.settings["temperature"]
+        fields |= {
             "seed": self.seed,
             "output_dir": self.folder,
             "report_to": "none",
             "disable_tqdm": "true",
-            "features": self.clips.features,
-            "resume_from_checkpoint": "auto",
         }
+        if self.variant not in WHOLE:
+            fields["features"] = self.clips.features
+        fields["resume_from_checkpoint"] = "auto"
         command = [sys.executable, str(_ROOT / "train.py"), str(recipe_of(self.variant)), str(overlay)]
-        return (*command, *(part for name, value in fields.items() for part in (f"--{name}", str(value))))
+        for name, value in fields.items():
+            command += [f"--{name}", str(value)]
+        return tuple(command)
 
     def measure_command(self) -> tuple[str, ...]:
         """Return the command that ranks the clips of the benchmark."""
-        root = (self.measured or self.clips).root
+        root = (self.shown or self.clips).root
         command = [sys.executable, "-m", "evidence", "measure", "--model", str(self.folder), "--root", str(root)]
-        return (*command, "--output", str(self.ranks.parent), *self.measures)
+        command += ["--output", str(self.measured), *self.measures]
+        if self.disagreeing is not None:
+            command += ["--disagree", str(self.disagreeing.root)]
+        if self.is_trial:
+            command += ["--split", "validation"]
+        if self.variant not in WHOLE:
+            command.append("--stored")
+        return tuple(command)
 
     def rerank_command(self) -> tuple[str, ...]:
         """Return the command that evaluates the second stage."""
-        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder)]
-        command += ["--label", self.label or self.variant]
+        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
         command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(self.clips.root)]
-        command += ["--output", str(self.results)]
+        command += ["--output", str(self.results.parent)]
         return (*command, *self.reranked)
 
     def task(self, overlay: Path) -> Task:
-        """Return the commands as a task."""
-        stages = [
-            Stage("train", self.train_command(overlay), self.folder / "recipe.json"),  # which train.py writes last
-            Stage("measure", self.measure_command(), self.ranks),
-        ]
-        if self.reranked:
-            stages.append(Stage("rerank", self.rerank_command(), self.results / "results.json"))
-        return Task(self.folder.name, self.folder, tuple(stages))
+        """Return the commands that are left, as a task."""
+        left = []
+        measured = Stage("measure", self.measure_command(), self.found if self.is_trial else self.ranks)
+        if not measured.ends_with.is_file():
+            left.append(measured)
+        if self.reranked and not self.second_stage.is_file():
+            left.append(Stage("rerank", self.rerank_command(), self.results))
+        if left:  # which needs the trained model
+            trained = self.folder / "recipe.json"  # train.py writes it last
+            left.insert(0, Stage("train", self.train_command(overlay), trained))
+        return Task(self.folder.name, self.folder, tuple(left))
 
 
 def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,9 +254,8 @@ def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dic
 def check_overlay(overlay: Path) -> dict[str, Any]:
     """Return the fields of SCALAR's recipe under the overlay; a ValueError unless they name what the study needs."""
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
-    for name in ("model", "root"):
-        if recipe.get(name) is None:
-            raise ValueError(f"{overlay} must name `{name}`, as recipes/miniature.yaml does.")
+    if recipe.get("model") is None:
+        raise ValueError(f"{overlay} must name `model`, as recipes/miniature.yaml does.")
     for name in ("num_train_epochs", "temperature", "learning_rate", *_STEPS_OF_EPOCHS):
         value = recipe.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -225,11 +268,12 @@ def check_overlay(overlay: Path) -> dict[str, Any]:
 
 __all__ = [
     "ABLATIONS",
+    "AS_SCALAR",
     "PLUGIN",
     "RECIPES",
-    "SECOND_STAGES",
     "SHARED",
     "VIEWS",
+    "WHOLE",
     "Clips",
     "Run",
     "check_overlay",

@@ -1,9 +1,10 @@
 """Tuning: every method has the same small number of trials, judged on the validation split alone.
 
 Coordinate by coordinate: the contrastive temperature, then the learning rate, then the number of epochs, each with the
-best values so far. A trial is one training with one seed; the best one has the highest mean R@1 of both directions, by
-the method's own score with its fitted numbers. PMRL has no contrastive temperature: that of its directions is tuned
-instead; its published value, 0.1, is in the grid.
+best values so far, from the middle of each grid. Where the best value is an end of its grid, one more step is tried,
+once. A trial is two trainings, with seeds of their own; the best one has the highest mean MRR@10 of both directions,
+by the method's own score as trained. PMRL has no contrastive temperature: that of its directions is tuned instead; its
+published value, 0.1, is in the grid.
 """
 
 import statistics
@@ -12,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from gallery.files import read_json, write_json
 
-from .runs import ABLATIONS, Clips, Run, with_schedule
+from .runs import AS_SCALAR, Clips, Run, with_schedule
 
 GRID: Mapping[str, tuple[float, ...]] = {
     "temperature": (0.07, 0.1, 0.2, 0.4, 0.8),
@@ -25,18 +24,30 @@ GRID: Mapping[str, tuple[float, ...]] = {
 }
 """The values to try, in this order."""
 
-SEED = 50
-"""The one seed of all trials."""
+BEYOND: Mapping[str, Mapping[float, float]] = {
+    "temperature": {0.07: 0.05, 0.8: 1.6},
+    "learning_rate": {1e-3: 3e-4, 1e-2: 3e-2},
+    "num_train_epochs": {8: 16},
+}
+"""The value that is also tried if an end of a grid is best."""
 
-_MEASURES = ("--split", "validation")
+SEEDS = (40, 41)
+"""The seeds of all trials; other trainings have others."""
 
 
 @dataclass
 class Trial:
-    """Settings, and their mean R@1 of both directions on the validation split, in percent; None until it is known."""
+    """Settings, and MRR@10 of each seed on the validation split, in percent: the mean of both directions; None where
+    it is not known."""
 
     settings: dict[str, Any]
-    recall_at_1: float | None = None
+    found: list[float | None] = field(default_factory=list)
+
+    @property
+    def mean_reciprocal_rank(self) -> float | None:
+        """The mean of the seeds; None unless all are known."""
+        known = [value for value in self.found if value is not None]
+        return statistics.fmean(known) if len(known) == len(SEEDS) else None
 
 
 @dataclass
@@ -46,31 +57,39 @@ class Tuning:
 
     Args:
         variant (`str`): method.
-        start (`Mapping`): initial settings, those of the recipes.
         trials (`list[Trial]`): trials so far.
     """
 
     variant: str
-    start: Mapping[str, Any]
     trials: list[Trial] = field(default_factory=list)
 
     def best(self) -> dict[str, Any]:
-        """Return the settings of the best trial, the first of equals; without trials, those of the start."""
-        known = [trial for trial in self.trials if trial.recall_at_1 is not None]
-        return dict(max(known, key=lambda trial: trial.recall_at_1).settings) if known else dict(self.start)
+        """Return the settings of the best trial, the first of equals; without trials, the middle of each grid."""
+        known = [trial for trial in self.trials if trial.mean_reciprocal_rank is not None]
+        if not known:
+            return {name: values[len(values) // 2] for name, values in GRID.items()}
+        return dict(max(known, key=lambda trial: trial.mean_reciprocal_rank).settings)
 
-    def propose(self, name: str) -> list[Trial]:
-        """Add a trial for every value of one field, with the best other settings so far; return the new ones."""
-        best = self.best()
-        proposed = [best | {name: value} for value in GRID[name]]
-        new = [Trial(settings) for settings in proposed if settings not in [trial.settings for trial in self.trials]]
+    def propose(self, name: str, values: Sequence[float]) -> list[Trial]:
+        """Add a trial for each value of one field, with the best other settings so far; return the new ones."""
+        best, tried = self.best(), [trial.settings for trial in self.trials]
+        new = []
+        for value in values:
+            settings = best | {name: value}
+            if settings not in tried:
+                new.append(Trial(settings))
         self.trials += new
         return new
 
+    def beyond(self, name: str) -> list[Trial]:
+        """Add the trial beyond the end of a grid if this end is best; return it."""
+        further = BEYOND[name].get(self.best()[name])
+        return [] if further is None else self.propose(name, (further,))
 
-def folder_name(variant: str, settings: Mapping[str, Any]) -> str:
-    """Name the folder of a trial after its settings."""
-    return "-".join([variant, *(f"{settings[name]:g}" for name in GRID)])
+
+def trial_name(variant: str, settings: Mapping[str, Any], seed: int) -> str:
+    """Name a training of a trial after its settings."""
+    return "-".join([variant, *(f"{settings[name]:g}" for name in GRID), str(seed)])
 
 
 def tune(
@@ -78,16 +97,18 @@ def tune(
     recipe: Mapping[str, Any],
     clips: Clips,
     folder: Path,
+    measured: Path,
     do: Callable[[Sequence[Run], str], None],
 ) -> dict[str, Tuning]:
     """
-    Run the trials of every method, and write them to `tuning.json`.
+    Run the trials of every method, and write them to `MEASURED/tuning.json`.
 
     Args:
-        variants (`Sequence[str]`): keys of `RECIPES`. Ablations are not tuned: they take the settings of SCALAR.
-        recipe (`Mapping`): initial settings: a value for each key of [`GRID`], among other fields.
+        variants (`Sequence[str]`): keys of `RECIPES`. Variants of SCALAR are not tuned: they take its settings.
+        recipe (`Mapping`): fields that settings change, to which numbers of steps belong.
         clips ([`Clips`]): their training and validation splits are used.
-        folder (`Path`): of the runs.
+        folder (`Path`): of the trainings.
+        measured (`Path`): folder of what is measured; trials are in `tuning` there.
         do (`Callable`): trains and evaluates runs; also takes a description.
 
     Returns:
@@ -96,54 +117,60 @@ def tune(
     Raises:
         ValueError: no trial of a method could be measured.
     """
-    tuned = {"scalar": None} if set(variants) & set(ABLATIONS) else {}
-    tuned |= {name: None for name in variants if name not in ABLATIONS}
-    found = {name: Tuning(name, {field: recipe[field] for field in GRID}) for name in tuned}
-    for round_name in GRID:
-        proposed = [(name, trial) for name, tuning in found.items() for trial in tuning.propose(round_name)]
-        runs = [
-            Run(
-                name,
-                SEED,
-                folder / folder_name(name, trial.settings),
-                clips,
-                with_schedule(trial.settings, recipe),
-                measures=_MEASURES,
-            )
-            for name, trial in proposed
+    tuned = {"scalar": None} if set(variants) & set(AS_SCALAR) else {}
+    tuned |= {name: None for name in variants if name not in AS_SCALAR}
+    tunings = {name: Tuning(name) for name in tuned}
+
+    def run_of(variant: str, trial: Trial, seed: int) -> Run:
+        name = trial_name(variant, trial.settings, seed)
+        settings = with_schedule(trial.settings, recipe)
+        return Run(variant, seed, folder / name, measured / "tuning" / name, clips, settings, is_trial=True)
+
+    def try_all(proposed: Sequence[tuple[str, Trial]], description: str) -> None:
+        runs = []
+        for variant, trial in proposed:
+            runs += [run_of(variant, trial, seed) for seed in SEEDS]
+        do(runs, description)
+        for variant, trial in proposed:
+            trial.found = [measure_of(run_of(variant, trial, seed)) for seed in SEEDS]
+
+    for name, values in GRID.items():
+        proposed = []
+        for variant, tuning in tunings.items():
+            proposed += [(variant, trial) for trial in tuning.propose(name, values)]
+        try_all(proposed, f"tuning {name}")
+        failed = [
+            variant
+            for variant, tuning in tunings.items()
+            if all(trial.mean_reciprocal_rank is None for trial in tuning.trials)
         ]
-        do(runs, f"tuning {round_name}")
-        for (_, trial), run in zip(proposed, runs, strict=True):
-            trial.recall_at_1 = recall_at_1(run)
-        failed = [name for name, tuning in found.items() if all(trial.recall_at_1 is None for trial in tuning.trials)]
         if failed:
             raise ValueError(f"No training of {failed} could be measured; the reasons are printed above.")
-    content = {
-        name: {"chosen": tuning.best(), "trials": [vars(trial) for trial in tuning.trials]}
-        for name, tuning in found.items()
-    }
-    write_json(
-        {"grid": GRID, "seed": SEED, "split": "validation", "methods": content},
-        folder / "tuning.json",
-    )
-    return found
+        further = []
+        for variant, tuning in tunings.items():
+            further += [(variant, trial) for trial in tuning.beyond(name)]
+        try_all(further, f"tuning {name}, one step more")
+    content = {}
+    for variant, tuning in tunings.items():
+        trials = [vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank} for trial in tuning.trials]
+        content[variant] = {"chosen": tuning.best(), "trials": trials}
+    found = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation", "methods": content}
+    measured.mkdir(parents=True, exist_ok=True)
+    write_json(found, measured / "tuning.json")
+    return tunings
 
 
-def recall_at_1(run: Run) -> float | None:
-    """Return the mean R@1 of both directions, in percent, of a run's own score with nothing masked and fitted numbers,
-    if it has any; None if it was not measured."""
-    if not run.ranks.is_file():
+def measure_of(run: Run) -> float | None:
+    """Return MRR@10 of a trial, the mean of both directions, in percent; None if it was not measured."""
+    if not run.found.is_file():
         return None
-    fitted = read_json(run.ranks.with_name("fitted.json"))
-    numbers = [entry["numbers"] for entry in fitted["scores"] if entry["score"] == fitted["own"]][-1]
-    wanted = {"clips": "test", "masked": "nothing", "score": fitted["own"], "numbers": numbers}
-    rows = [row for row in pq.read_table(run.ranks).to_pylist() if wanted.items() <= row.items()]
-    return 100 * statistics.fmean(rank == 1 for row in rows for rank in row["ranks"])
+    return round(statistics.fmean(read_json(run.found)["mean_reciprocal_rank"].values()), 3)
 
 
 def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a variant's trainings: its own best ones, or SCALAR's for an ablation."""
-    return with_schedule(tunings["scalar" if variant in ABLATIONS else variant].best(), recipe)
+    """Return the settings of a variant's trainings: its own best ones, or SCALAR's."""
+    own = "scalar" if variant in AS_SCALAR else variant
+    return with_schedule(tunings[own].best(), recipe) | dict(AS_SCALAR.get(variant, {}))
 
 
-__all__ = ["GRID", "SEED", "Trial", "Tuning", "recall_at_1", "settings_of", "tune"]
+__all__ = ["BEYOND", "GRID", "SEEDS", "Trial", "Tuning", "measure_of", "settings_of", "tune"]

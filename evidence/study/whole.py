@@ -1,6 +1,7 @@
 """`python -m evidence study`: tune every method, train every variant from one backbone, evaluate, report.
 
-The files of each run say what is still to do, so the same command continues after an interruption.
+What each run leaves in a small file says what is still to do, so the same command continues after an interruption, and
+on another machine that has these files. Clips and features are made where a run that is left needs them.
 """
 
 import signal
@@ -13,115 +14,189 @@ from typing import Any
 from commands.errors import say, show
 from evidence.settings import StudyConfig
 
+from .collecting import collect, describe_clips, keep_second_stage
 from .jobs import Stage, Task, execute
 from .report import fill, plot_sharing, report
-from .results import Results, collect
-from .runs import RECIPES, SECOND_STAGES, SHARED, Clips, Run, check_overlay
+from .results import Results
+from .runs import RECIPES, SHARED, WHOLE, Clips, Run, check_overlay
 from .tuning import settings_of, tune
 
 RESULTS = Path(__file__).with_name("results")
 """The published results."""
 
-_COUNTS = {"train": 1500, "validation": 500, "test": 1000}
+MEASURED = Path(__file__).with_name("measured")
+"""What the runs of the whole study left, until it is complete."""
+
+_COUNTS = {"train": 1500, "validation": 500, "test": 4000}
+_OF_LEVELS = _COUNTS | {"test": 1000}
 _NONE = dict.fromkeys(_COUNTS, 0)
 _COMPLETE = 900  # training clips of the study of masked views: the number of the 1,500 that lack nothing
 _SECOND_SEED = 1  # seed of the clips on which the main comparison is repeated
-_BOTH_STAGES = ("--rate", "0", "--depth", "50", "--fusion-split", "validation")
-_COMPARED = ("scalar", "scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose embeddings every score ranks
+_BOTH_STAGES = (
+    *("--rate", "0", "--rate", "0.5", "--rate", "0.9"),
+    *("--depth", "50", "--fusion-split", "validation"),
+)
+_COMPARED = ("scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose embeddings other scores rank, too
+_SHOWN = "scalar"  # whose embeddings every score ranks
+_CURVED = ("scalar", "scalar_01", "gram")  # whose embeddings SCALAR's score ranks at several temperatures
 _RERANKED = ("scalar", "scalar_uniform", "gram")  # a second stage takes as long as a training
 _SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
-_REPEATED = ("scalar", "scalar_uniform", "gram")
 _VIEWED = ("scalar", "no_masked_views")
 _FEW_SEEDS = 2
 
 
-def _study(config: StudyConfig, variants: Sequence[str]) -> dict[str, str]:
-    """Do what is still to do; return the names of failed runs, with the reason."""
-    overlay, output, seeds = Path(config.overlay), Path(config.output), config.seeds
-    recipe = check_overlay(overlay)
-    backbone = str(recipe["model"])
-    failures: dict[str, str] = {}
+class _Study:
+    """
+    The work that is left of a study.
 
-    def do(runs: Sequence[Run], description: str) -> None:
-        found = execute([run.task(overlay) for run in runs], config.jobs, description)
-        failures.update({task.name: why for task, why in found.items()})
+    Args:
+        config ([`~evidence.settings.StudyConfig`]): what is trained, and where.
+        variants (`Sequence[str]`): keys of `RECIPES`.
+    """
 
-    def made(name: str, counts: dict[str, int], model: str | None = backbone, **settings: Any) -> Clips:
-        return Clips(output / "clips" / name, counts, settings, model)
+    def __init__(self, config: StudyConfig, variants: Sequence[str]):
+        self.config, self.variants = config, variants
+        self.overlay, self.output = Path(config.overlay), Path(config.output)
+        self.measured = measured_of(config)
+        self.recipe = check_overlay(self.overlay)
+        self.backbone = str(self.recipe["model"])
+        self.failures: dict[str, str] = {}
 
-    of_training = _NONE | {"train": _COMPLETE}
-    main_clips = Clips(Path(recipe["root"]), _COUNTS, {"shared": SHARED}, backbone)
-    disagreeing = made("disagreeing", _NONE | {"test": _COUNTS["test"]}, None, disagree=1.0)
-    sharing = {value: made(f"shared-{value:g}", _COUNTS, shared=value) for value in config.shared}
-    viewed = {"complete": made("complete", of_training, complete=True), "mixed": made("mixed", of_training)}
-    repeated = made(f"seed-{_SECOND_SEED}", _COUNTS, seed=_SECOND_SEED)
-    clips = [main_clips, disagreeing, *sharing.values(), *viewed.values(), repeated]
-    for found in clips:
-        found.check()
-    new_heads = output / "clips" / "new-heads"
-    command = (sys.executable, "-m", "evidence", "new-heads", backbone, str(new_heads))
-    heads = Task("new heads", new_heads, (Stage("heads", command, new_heads / "processor_config.json"),))
-    viewed["new-heads"] = replace(viewed["complete"], model=str(new_heads))  # the stored outputs of its towers fit
-    unmade = execute([*(found.task() for found in clips), heads], config.jobs, "clips")
-    if unmade:
-        raise ValueError(f"The study has no clips: {'; '.join(unmade.values())}")
-    tunings = tune(variants, recipe, main_clips, output / "tuning", do)
-    settings = {variant: settings_of(variant, tunings, recipe) for variant in variants}
+    def clips(self, name: str, counts: dict[str, int], **options: Any) -> Clips:
+        """Return a set of clips in the folder of the study."""
+        return Clips(self.output / "clips" / name, counts, options, self.backbone)
 
-    def asked(compared: Sequence[str]) -> list[str]:
-        return [variant for variant in compared if variant in variants]
+    def do(self, runs: Sequence[Run], description: str) -> None:
+        """Make the clips of runs that are left, then do these."""
+        tasks = [run.task(self.overlay) for run in runs]
+        needed: dict[Path, Clips] = {}
+        for run, task in zip(runs, tasks, strict=True):
+            if task.next is None:
+                continue
+            for clips in (run.clips, run.shown, run.disagreeing):
+                if clips is not None:
+                    needed[clips.root] = clips
+        self._make(list(needed.values()))
+        found = execute(tasks, self.config.jobs, description)
+        self.failures.update({task.name: why for task, why in found.items()})
+        for run in runs:
+            if run.results.is_file() and not run.second_stage.is_file():
+                keep_second_stage(run.results, run.second_stage)
 
-    do(
-        [  # all variants of a seed before the next seed, so that an unfinished study can be reported
-            Run(
-                variant,
-                seed,
-                output / "main" / f"{variant}-{seed}",
-                main_clips,
-                settings[variant],
-                measures=("--disagree", str(disagreeing.root), "--scores", "all" if variant in _COMPARED else "own"),
-                reranked=_BOTH_STAGES if variant in _RERANKED and seed in seeds[:_FEW_SEEDS] else (),
-            )
-            for seed in seeds
-            for variant in variants
-        ],
-        "main",
-    )
-    few = seeds[:_FEW_SEEDS]
-    others = [("repeated", repeated, None, asked(_REPEATED), seeds)]
-    others += [(f"views-{name}", found, main_clips, asked(_VIEWED), seeds) for name, found in viewed.items()]
-    others += [(f"sharing-{value:g}", found, None, asked(_SHARING_VARIANTS), few) for value, found in sharing.items()]
-    for name, found, measured, compared, of_seeds in others:
-        longer = main_clips.counts["train"] / found.counts["train"]  # fewer clips, as many steps
-        changed = {v: settings[v] | {"num_train_epochs": longer * settings[v]["num_train_epochs"]} for v in compared}
-        runs = [
-            Run(variant, seed, output / name / f"{variant}-{seed}", found, changed[variant], measured)
-            for seed in of_seeds
-            for variant in compared
-        ]
-        do(runs, name)
-    if "scalar" in variants:
-        do(
-            [
-                Run("scalar", seed, output / "second_stage" / f"{number}-{seed}", main_clips,
-                    settings["scalar"] | change(settings["scalar"]), reranked=_BOTH_STAGES, label=label)
-                for seed in few
-                for number, (label, change) in enumerate(SECOND_STAGES.items())
-            ],
-            "second stage",
-        )  # fmt: skip
-    measured = {"main": main_clips, "repeated": repeated}
-    measured |= {f"sharing-{value:g}": found for value, found in sharing.items()}
-    measured |= {f"views-{name}": found for name, found in viewed.items()} | {"disagreeing": disagreeing}
-    collect(output, {name: found.root for name, found in measured.items()}, results_of(config))
-    return failures
+    def _make(self, sets: Sequence[Clips]) -> None:
+        for clips in sets:
+            clips.check()
+        if not sets:
+            return
+        unmade = execute([clips.task() for clips in sets], self.config.jobs, "clips")
+        if unmade:
+            raise ValueError(f"The study has no clips: {'; '.join(unmade.values())}")
+        for clips in sets:
+            described = self.measured / "clips" / f"{clips.root.name}.json"
+            if not described.is_file():
+                describe_clips(clips.root, described)
+
+    def new_heads(self) -> str:
+        """Write the backbone with new heads, and return its folder."""
+        folder = self.output / "clips" / "new-heads"
+        command = (sys.executable, "-m", "evidence", "new-heads", self.backbone, str(folder))
+        task = Task("new heads", folder, (Stage("heads", command, folder / "processor_config.json"),))
+        if failed := execute([task], 1, "new heads"):
+            raise ValueError(f"There are no new heads: {failed[task]}")
+        return str(folder)
+
+    def asked(self, compared: Sequence[str]) -> list[str]:
+        """Return those of some variants that are trained."""
+        return [variant for variant in compared if variant in self.variants]
+
+    def experiment(
+        self,
+        name: str,
+        clips: Clips,
+        variants: Sequence[str],
+        seeds: Sequence[int],
+        settings: dict[str, dict[str, Any]],
+        **others: Any,
+    ) -> list[Run]:
+        """Return the runs of an experiment, all variants of a seed before the next seed."""
+        runs = []
+        for seed in seeds:
+            for variant in variants:
+                folder, measured = (root / name / f"{variant}-{seed}" for root in (self.output, self.measured))
+                runs.append(Run(variant, seed, folder, measured, clips, settings[variant], **others))
+        return runs
+
+    def work(self) -> None:
+        """Do what is left."""
+        seeds, few = self.config.seeds, self.config.seeds[:_FEW_SEEDS]
+        main = self.clips("main", _COUNTS, shared=SHARED)
+        repeated = self.clips("repeated", _COUNTS, shared=SHARED, seed=_SECOND_SEED)
+        disagreeing = self.clips("disagreeing", _NONE | {"test": 1000}, disagree=1.0)
+        complete = self.clips("complete", _NONE | {"train": _COMPLETE}, complete=True)
+
+        # The settings of each method come first: everything else is trained with them.
+        folders = self.output / "tuning", self.measured
+        tunings = tune(self.variants, self.recipe, main, *folders, self.do)
+        settings = {variant: settings_of(variant, tunings, self.recipe) for variant in self.variants}
+
+        # Both sets of clips have the same runs; of the whole network there is one on the first set for each seed.
+        narrow = [variant for variant in self.variants if variant not in WHOLE]
+        for name, clips, variants in (("main", main, self.variants), ("repeated", repeated, narrow)):
+            runs = self.experiment(name, clips, variants, seeds, settings, disagreeing=disagreeing)
+            self.do([self._measured(run, name == "main" and run.seed in few) for run in runs], name)
+
+        # How much modalities share: each level is a benchmark of its own.
+        for value in self.config.shared:
+            name = f"sharing-{value:g}"
+            clips = self.clips(name, _OF_LEVELS, shared=value)
+            self.do(self.experiment(name, clips, self.asked(_SHARING_VARIANTS), few, settings), name)
+
+        # Masked views matter most where training clips lack nothing: fewer clips, as many steps.
+        viewed = self.asked(_VIEWED)
+        longer = {}
+        for variant in viewed:
+            epochs = settings[variant]["num_train_epochs"] * _COUNTS["train"] / _COMPLETE
+            longer[variant] = settings[variant] | {"num_train_epochs": epochs}
+        runs = self.experiment("views-complete", complete, viewed, seeds, longer, shown=main)
+        self.do(runs, "views-complete")
+        if viewed:
+            of_new_heads = replace(complete, model=self.new_heads())  # the stored outputs of its towers fit
+            runs = self.experiment("views-new-heads", of_new_heads, viewed, seeds, longer, shown=main)
+            self.do(runs, "views-new-heads")
+
+    def _measured(self, run: Run, is_reranked: bool) -> Run:
+        """Add what is measured of a run of the main comparison."""
+        measures = []
+        if run.variant == _SHOWN:
+            measures += ["--scores", "all"]
+        elif run.variant in _COMPARED:
+            measures += ["--scores", "compared"]
+        if run.variant in _CURVED:
+            measures.append("--curve")
+        reranked = _BOTH_STAGES if is_reranked and run.variant in _RERANKED else ()
+        return replace(run, measures=tuple(measures), reranked=reranked)
 
 
-def results_of(config: StudyConfig) -> Path:
+def _is_whole(config: StudyConfig) -> bool:
+    """Whether a study is the published one: all variants, seeds and levels."""
+    usual = StudyConfig()
+    return not config.variants and (config.seeds, config.shared) == (usual.seeds, usual.shared)
+
+
+def measured_of(config: StudyConfig) -> Path:
+    """Return the folder of what runs leave."""
+    if config.measured is not None:
+        return Path(config.measured)
+    return MEASURED if _is_whole(config) else Path(config.output) / "measured"
+
+
+def results_of(config: StudyConfig, is_complete: bool = True) -> Path:
     """Return the folder of the results."""
     if config.results is not None:
         return Path(config.results)
-    return RESULTS if config.report_only else Path(config.output) / "results"
+    if config.report_only or (is_complete and _is_whole(config)):
+        return RESULTS
+    return Path(config.output) / "results"
 
 
 def run_study(config: StudyConfig) -> dict[str, str]:
@@ -142,11 +217,16 @@ def run_study(config: StudyConfig) -> dict[str, str]:
     if unknown:
         raise ValueError(f"Variants are {list(RECIPES)}, got {unknown}.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are stopped as after Ctrl-C
-    try:
-        failures = {} if config.report_only else _study(config, variants)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("The same command continues.") from None
-    results = Results(results_of(config))
+    failures: dict[str, str] = {}
+    if not config.report_only:
+        study = _Study(config, variants)
+        try:
+            study.work()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("The same command continues.") from None
+        failures = study.failures
+        collect(study.measured, results_of(config, is_complete=not failures))
+    results = Results(results_of(config, is_complete=not failures))
     show(*report(results).split("\n"))
     if config.page is not None:
         page = Path(config.page)
@@ -158,4 +238,4 @@ def run_study(config: StudyConfig) -> dict[str, str]:
     return failures
 
 
-__all__ = ["RESULTS", "results_of", "run_study"]
+__all__ = ["MEASURED", "RESULTS", "measured_of", "results_of", "run_study"]

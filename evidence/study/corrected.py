@@ -1,0 +1,110 @@
+"""Volume and span distance with numbers that do not depend on the query: what a clip's own evidence corrects.
+
+    gram_corrected = -(log d + a/2 log det G + b missing)
+    span_corrected = the same with a = -1
+
+d is the volume of text and clip, G the Gram matrix of the clip's modalities, and missing the number that it lacks.
+With a = b = 0 the first ranks as GRAM's volume does; with b = 0 the second ranks as the span distance. From video to
+text a clip's own terms change nothing.
+
+Shape letters: Q queries, V clips, M modalities.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from eval.embedding.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import relevant_ranks
+from modeling_scalar.scores_scalar import METHODS, Pairs, exact, make_pairs
+
+CORRECTED: dict[str, tuple[str, ...]] = {"gram_corrected": ("exponent", "missing"), "span_corrected": ("missing",)}
+"""The numbers of each score."""
+
+BASE = {"gram_corrected": "gram", "span_corrected": "gram_span"}
+"""The score that each is without its numbers."""
+
+_EXPONENTS = tuple(-number / 4 for number in range(9))
+_MISSING = [number / 20 for number in range(-20, 21)]
+_OF_SPAN = -1.0
+_LEAST = 1e-12  # determinant of a clip that repeats itself
+
+
+def clip_terms(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return half the logarithm of det G, with an orthonormal axis for each absent modality, and the number of absent
+    ones, `(V,)` each."""
+    absent = exact((~pairs.clips.modality_mask).to(torch.float32))
+    determinant = torch.linalg.det(pairs.clips.exact.gram + torch.diag_embed(absent))
+    return determinant.clamp(min=_LEAST).log() / 2, absent.sum(1)
+
+
+def log_volumes(pairs: Pairs) -> torch.Tensor:
+    """Return log d of every pair, `(Q, V)`, in float64."""
+    return (-pairs.exact.in_tiles(METHODS["gram"].score)).log()
+
+
+def corrected_scores(pairs: Pairs, method: str, missing: float = 0.0, exponent: float = 0.0) -> torch.Tensor:
+    """
+    Score every pair, `(Q, V)`, in float64; higher is better.
+
+    Args:
+        pairs ([`~modeling_scalar.scores_scalar.Pairs`]): texts and clips.
+        method (`str`): a key of [`CORRECTED`].
+        missing (`float`): b.
+        exponent (`float`): a, of `"gram_corrected"` alone.
+    """
+    if method == "span_corrected":
+        exponent = _OF_SPAN
+    half, absent = clip_terms(pairs)
+    return -(log_volumes(pairs) + exponent * half + missing * absent)
+
+
+def _pairs(embeddings: Embeddings, mask: torch.Tensor | None = None) -> Pairs:
+    shown = embeddings.modality_mask if mask is None else embeddings.modality_mask & mask
+    given = embeddings.text_embeds, embeddings.modality_embeds, shown
+    return make_pairs(*given, modalities=embeddings.modalities)
+
+
+@torch.no_grad()
+def corrected_ranks(embeddings: Embeddings, method: str, **numbers: float) -> dict[str, torch.LongTensor]:
+    """Rank the relevant pairs in both directions; see [`corrected_scores`]."""
+    scores = corrected_scores(_pairs(embeddings), method, **numbers)
+    flipped = embeddings.pairs.flip(1)
+    return {
+        "text_to_video": relevant_ranks(scores, embeddings.pairs),
+        "video_to_text": relevant_ranks(scores.T, flipped),
+    }
+
+
+@torch.no_grad()
+def fit_corrected(embeddings: Embeddings, method: str, cut: int = 10) -> dict[str, Any]:
+    """
+    Search the numbers of a score on a grid, for the highest mean reciprocal rank from text to video.
+
+    Args:
+        embeddings ([`~eval.embedding.embeddings.Embeddings`]): clips to fit to, with captions.
+        method (`str`): a key of [`CORRECTED`].
+        cut (`int`): later ranks count 0.
+
+    Returns:
+        `dict`: the numbers; of equals those nearest to 0.
+    """
+    pairs = _pairs(embeddings)
+    half, absent = clip_terms(pairs)
+    distances = log_volumes(pairs)
+    queries, clips = embeddings.pairs.T
+    exponents: Sequence[float] = (_OF_SPAN,) if method == "span_corrected" else _EXPONENTS
+    best, chosen = -1.0, (0.0, 0.0)
+    for exponent in exponents:
+        for missing in sorted(_MISSING, key=abs):
+            total = distances + (exponent * half + missing * absent)
+            ranks = (total[queries] <= total[queries, clips][:, None]).sum(1)
+            found = torch.where(ranks <= cut, 1 / ranks.double(), 0).mean().item()
+            if found > best:
+                best, chosen = found, (exponent, missing)
+    numbers = {"exponent": chosen[0], "missing": chosen[1]}
+    return {name: numbers[name] for name in CORRECTED[method]}
+
+
+__all__ = ["BASE", "CORRECTED", "clip_terms", "corrected_ranks", "corrected_scores", "fit_corrected", "log_volumes"]

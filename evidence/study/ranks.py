@@ -1,0 +1,48 @@
+"""Ranks by any score of the study, and their mean reciprocal."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from eval.embedding.embeddings import Embeddings
+from eval.metrics.retrieval.ranking import first_ranks
+from eval.protocol.first_stage import rank_pairs
+from evidence.study.corrected import CORRECTED, corrected_ranks
+from modeling_scalar.scores_scalar import DIRECTIONS
+
+HIGHEST = 11
+"""Ranks beyond ten are not distinguished."""
+
+Choice = tuple[str, dict[str, Any]]
+"""A score and its options."""
+
+
+def own_ranks(
+    embeddings: Embeddings, masks: Sequence[torch.Tensor], choice: Choice
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The rank of each query's own candidate, for each mask and direction; corrected scores without masks alone."""
+    method, options = choice
+    if method in CORRECTED:
+        found = [corrected_ranks(embeddings, method, **options)]
+    else:
+        found = [ranks[method] for ranks in rank_pairs(embeddings, masks, [method], **options)]
+    for ranks in found:
+        yield {
+            direction: first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
+            for direction, of_pairs in ranks.items()
+        }
+
+
+def reciprocal(ranks: torch.Tensor) -> torch.Tensor:
+    """Return 100 / rank, 0 beyond ten."""
+    return torch.where(ranks < HIGHEST, 100 / ranks.double(), 0.0)
+
+
+def mean_reciprocal_ranks(embeddings: Embeddings, choice: Choice) -> torch.Tensor:
+    """Return MRR@10 of each clip and its one caption, `(V,)`, in percent: the mean of both directions."""
+    (ranks,) = own_ranks(embeddings, [embeddings.modality_mask], choice)
+    return sum(reciprocal(ranks[direction]) for direction in DIRECTIONS) / len(DIRECTIONS)
+
+
+__all__ = ["HIGHEST", "Choice", "mean_reciprocal_ranks", "own_ranks", "reciprocal"]
