@@ -73,7 +73,7 @@ backbone: runs/new-backbone/processor_config.json ## train the small backbone an
 	$(LAUNCH) train.py recipes/miniature_backbone_matching.yaml --resume_from_checkpoint auto
 	$(BIN)/python -m evidence halve $(BACKBONE_RUN)-matching $(BACKBONE) --before $(BACKBONE_RUN)
 
-study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under three hours on two cores
+study: $(INSTALLED) ## tuning, training and the paper's tables in miniature, under four hours on two cores
 	$(BIN)/python -m evidence study
 
 site: $(INSTALLED) ## the documentation as a site, in site/

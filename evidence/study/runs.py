@@ -58,6 +58,7 @@ SHARED = 0.6
 VIEWS = 8
 """Draws of frames and segments stored for each training clip; longer trainings reuse them."""
 
+_RERANKED_RATES = ("0", "0.5", "0.9")  # shares of clips that lose a modality
 _STEPS_OF_EPOCHS = ("loss_warmup_steps", "full_view_decay_steps")
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,8 +151,7 @@ class Run:
         shown ([`Clips`], *optional*): the clips to measure on, if others.
         disagreeing ([`Clips`], *optional*): further clips to measure on, whose modalities disagree.
         measures (`Sequence[str]`): options of `python -m evidence measure`.
-        reranked (`Sequence[str]`): options of `scalar eval run` for the second stage; by default it is not
-            measured.
+        reranked ([`Clips`], *optional*): clips to measure the second stage on; by default it is not measured.
         is_trial (`bool`): whether it is only measured on validation clips, for a tuning.
     """
 
@@ -164,7 +164,7 @@ class Run:
     shown: Clips | None = None
     disagreeing: Clips | None = None
     measures: Sequence[str] = ()
-    reranked: Sequence[str] = ()
+    reranked: Clips | None = None
     is_trial: bool = False
 
     @property
@@ -224,12 +224,14 @@ class Run:
             command.append("--stored")
         return tuple(command)
 
-    def rerank_command(self) -> tuple[str, ...]:
+    def rerank_command(self, clips: Clips) -> tuple[str, ...]:
         """Return the command that evaluates the second stage."""
         command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
-        command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(self.clips.root)]
-        command += ["--output", str(self.results.parent)]
-        return (*command, *self.reranked)
+        command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(clips.root)]
+        command += ["--output", str(self.results.parent), "--depth", "50", "--fusion-split", "validation"]
+        for rate in _RERANKED_RATES:
+            command += ["--rate", rate]
+        return tuple(command)
 
     def task(self, overlay: Path) -> Task:
         """Return the commands that are left, as a task."""
@@ -237,8 +239,8 @@ class Run:
         measured = Stage("measure", self.measure_command(), self.found if self.is_trial else self.ranks)
         if not measured.ends_with.is_file():
             left.append(measured)
-        if self.reranked and not self.second_stage.is_file():
-            left.append(Stage("rerank", self.rerank_command(), self.results))
+        if self.reranked is not None and not self.second_stage.is_file():
+            left.append(Stage("rerank", self.rerank_command(self.reranked), self.results))
         if left:  # which needs the trained model
             trained = self.folder / "recipe.json"  # train.py writes it last
             left.insert(0, Stage("train", self.train_command(overlay), trained))
