@@ -28,11 +28,11 @@ _OF_CLIPS = (
 _DIRECTIONS = ("text_to_video", "video_to_text")
 
 
-def describe_clips(root: Path, path: Path) -> None:
-    """Write what is shown of a set of clips: its settings, its ceilings, and the kind of each test query."""
+def describe_clips(root: Path, path: Path, with_queries: bool = True) -> None:
+    """Write what is shown of a set of clips: its settings, its ceilings and, if asked, the kind of each test query."""
     manifest = read_json(root / "miniature.json")
     content = {name: manifest[name] for name in _OF_CLIPS} | {"ceilings": manifest["recall_at_1_ceilings"]["test"]}
-    if manifest["num_test"]:
+    if with_queries and manifest["num_test"]:
         rows = (root / "test.jsonl").read_text(encoding="utf-8").splitlines()
         kinds = [json.loads(row)["kind"] for row in rows]
         content["queries"] = [[kind, *about] for kind, about in zip(kinds, load_about(root), strict=True)]

@@ -136,9 +136,12 @@ def _row(clips: str, key: Key, masked: str, direction: str, ranks: torch.Tensor)
 
 
 def _rows(name: str, key: Key, clips: Clips, choice: Choice, masks: Mapping[str, torch.Tensor]) -> Iterator[dict]:
-    """Rank a set of clips by a score under some masks."""
+    """Rank a set of clips by a score under some masks; by a single modality under a mask from text to video alone."""
+    is_single = key[0] in clips.embeddings.modalities
     for masked, ranks in zip(masks, own_ranks(clips.embeddings, [*masks.values()], choice), strict=True):
         for direction, found in ranks.items():
+            if is_single and masked != "nothing" and direction != DIRECTIONS[0]:
+                continue
             yield _row(name, key, masked, direction, found)
 
 

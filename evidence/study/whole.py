@@ -41,6 +41,7 @@ _SHOWN = "scalar"  # whose embeddings every score ranks
 _CURVED = ("scalar", "scalar_01", "gram")  # whose embeddings SCALAR's score ranks at several temperatures
 _RERANKED = ("scalar", "scalar_uniform", "gram")  # on few clips: of 4,000 a second stage takes eight minutes
 _SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
+_WITH_KINDS = ("main", "repeated", "disagreeing")  # sets of clips whose queries are shown by kind
 _VIEWED = ("scalar", "no_masked_views")
 _FEW_SEEDS = 2
 
@@ -94,7 +95,7 @@ class _Study:
         for clips in sets:
             described = self.measured / "clips" / f"{clips.root.name}.json"
             if not described.is_file():
-                describe_clips(clips.root, described)
+                describe_clips(clips.root, described, clips.root.name in _WITH_KINDS)
 
     def new_heads(self) -> str:
         """Write the backbone with new heads, and return its folder."""
@@ -185,7 +186,8 @@ class _Study:
 def _is_whole(config: StudyConfig) -> bool:
     """Whether a study is the published one: all variants, seeds and levels."""
     usual = StudyConfig()
-    return not config.variants and (config.seeds, config.shared) == (usual.seeds, usual.shared)
+    is_usual = tuple(config.seeds) == tuple(usual.seeds) and tuple(config.shared) == tuple(usual.shared)
+    return is_usual and not config.variants
 
 
 def measured_of(config: StudyConfig) -> Path:

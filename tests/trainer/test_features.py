@@ -174,6 +174,12 @@ def test_a_folder_of_other_features_is_left_alone(model, rows, tiny_processor, f
         cache_features(folders / "float16", rows, model.get_base_model(), tiny_processor, **other)
 
 
+def test_a_folder_may_be_named_relatively(model, rows, tiny_processor, folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache_features("features", rows, model.get_base_model(), tiny_processor, dtype="float16", **QUIET)
+    assert_same_features(tmp_path / "features", folders / "float16", rows, model, tiny_processor)
+
+
 # Refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,10 @@ RECIPE = {
 
 
 def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **sets):
-    """As a training and its measuring leave it: of each set of clips so many percent of the first queries are hits.
+    """As the measuring of a run leaves it: of each set of clips so many percent of the first queries are hits.
 
     Args:
+        folder (`Path`): name of its files, without their suffixes.
         recall (`float`): with nothing masked, in percent; half masked 10 less.
         fitted (`float`): how much more fitted numbers find.
         single (`dict`, *optional*): recall of single modalities, with nothing masked; half masked 10 less.
@@ -42,12 +43,19 @@ def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **se
             row = {"clips": "test", "score": score, "numbers": "as trained", "masked": masked}
             for direction in DIRECTIONS:
                 rows.append(row | {"direction": direction, "ranks": ranks(percent - less)})
-    (folder / "measured").mkdir(parents=True)
-    (folder / "recipe.json").write_text(json.dumps(RECIPE))
+    folder.parent.mkdir(parents=True, exist_ok=True)
     options = {"query_temperature": 0.5, "modality_scale": [1, 2, 3], "modality_offset": [0, 0, 1]}
     scores = [{"score": own, "numbers": numbers, "options": options} for numbers in ("as trained", "fitted")]
-    (folder / "measured" / "fitted.json").write_text(json.dumps({"own": own, "scores": scores}))
-    pq.write_table(pa.Table.from_pylist(rows), folder / "measured" / "ranks.parquet")
+    content = {"own": own, "settings": RECIPE, "scores": scores}
+    folder.with_name(f"{folder.name}.json").write_text(json.dumps(content))
+    pq.write_table(pa.Table.from_pylist(rows), folder.with_name(f"{folder.name}.parquet"))
+
+
+def save_trial(path, value):
+    """As a trial of the tuning leaves it: MRR@10 of both directions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"text_to_video": value + 1, "video_to_text": value - 1}
+    path.with_name(f"{path.name}.json").write_text(json.dumps({"settings": {}, "mean_reciprocal_rank": found}))
 
 
 def save_clips(root, num_queries=100, **changes):

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from evidence.study.fitting import ScoreLikelihood, fit
+from evidence.study.fitting import Fit, ScoreLikelihood, fit, fits_of, kept_fit, some_clips
+from evidence.study.ranks import mean_reciprocal_ranks
 from evidence.weighted import FITTED
 from modeling_scalar.scores_scalar import retrieval_scores
 from tests.eval.protocol.test_calibration import made
@@ -41,3 +42,41 @@ def test_of_a_score_of_ranks_each_direction_has_its_own():
         expected -= (scores / tau).log_softmax(dim).diagonal().mean().item()
     numbers = torch.tensor([math.log(constant), math.log(tau), 0, 0, 0, *offset], dtype=torch.float64)
     assert likelihood(numbers).item() == pytest.approx(expected / 2, rel=1e-9)
+
+
+def test_a_fit_is_kept_if_clips_that_were_not_part_of_it_gain():
+    embeddings = made(num_clips=120, dim=24)
+    noise = torch.randn(120, 24, generator=torch.Generator().manual_seed(5))
+    embeddings.modality_embeds[:, 1] = normalize(noise, dim=-1) * embeddings.modality_mask[:, 1:2]
+    (found,) = fits_of(embeddings, "uniform", {"query_temperature": 0.1})
+    assert found.is_kept and found.count == 6 and found.choice[0] == "weighted_centroid"
+    before, after = (
+        mean_reciprocal_ranks(embeddings, choice).mean().item() for choice in (("uniform", {}), found.choice)
+    )
+    assert after - before > found.gain["low"] > 0  # of all clips it sees more than it is measured on
+
+
+def test_nothing_is_gained_where_the_numbers_are_those_that_were_fitted():
+    embeddings = made(num_clips=120, dim=24)
+    trained = fit(embeddings, {}, method="scalar")
+    temperature, everything = fits_of(embeddings, "scalar", trained)
+    assert (temperature.count, everything.count) == (1, 7)
+    assert not temperature.is_kept
+    assert fits_of(embeddings, "hypergram", trained) == []
+
+
+def test_the_fit_with_the_largest_gain_is_taken():
+    def made_fit(difference, low):
+        return Fit(("scalar", {}), 1, {"difference": difference, "low": low, "high": difference + 1})
+
+    kept, better, unsure = made_fit(1.0, 0.2), made_fit(2.0, 0.1), made_fit(3.0, 0.0)
+    assert kept_fit([kept, better, unsure]) is better
+    assert kept_fit([unsure]) is None and kept_fit([]) is None
+
+
+def test_some_clips_keep_their_captions():
+    embeddings = made(num_clips=9)
+    some, queries = some_clips(embeddings, torch.tensor([1, 4, 7]))
+    assert some.clip_ids == ["clip1", "clip4", "clip7"] and queries.tolist() == [1, 4, 7]
+    assert some.query_ids == ["query1", "query4", "query7"] and some.pairs.tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert torch.equal(some.modality_embeds, embeddings.modality_embeds[[1, 4, 7]])

@@ -84,13 +84,13 @@ def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_
     )
     launcher = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]).wait()"
     script = (
-        "import sys\nfrom pathlib import Path\n"
+        "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace\n"
         "from evidence.settings import StudyConfig\nfrom evidence.study import whole\n"
         "from evidence.study.jobs import Stage, Task, execute\n"
         f"def tasks():\n    for folder in map(Path, {[str(tmp_path / name) for name in 'ab']!r}):\n"
         f"        command = (sys.executable, '-c', {launcher!r}, str(folder), {training!r})\n"
         "        yield Task(folder.name, folder, (Stage('train', command, folder / 'end'),))\n"
-        "whole._study = lambda *_: execute(list(tasks()), 2)\n"
+        "whole._Study = lambda *_: SimpleNamespace(work=lambda: execute(list(tasks()), 2))\n"
         "from commands.errors import run_command; run_command(lambda: whole.run_study(StudyConfig()))"
     )
     process = subprocess.Popen(python(script), stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)

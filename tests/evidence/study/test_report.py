@@ -6,9 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from evidence.study import differences
+from evidence.study.collecting import collect, describe_clips
 from evidence.study.differences import Difference, as_recall, bound, described, judged, named_claims, place
 from evidence.study.report import fill, plot_sharing, report
-from evidence.study.results import BOTH, Results, Selection, collect
+from evidence.study.results import BOTH, Results, Selection
 from evidence.study.tables import TABLES, gains_table, main_table, named_table, settings_table, sharing_table
 from tests.evidence.study.made_studies import save_clips, save_run
 
@@ -26,8 +27,8 @@ def study(tmp_path_factory):
         save_run(folder / "repeated" / f"gram-{seed}", "gram", 50)
         for level in ("0", "1"):
             save_run(folder / f"sharing-{level}" / f"scalar-{seed}", "scalar", 20 + 20 * float(level))
-    clips = {"main": save_clips(folder / "clips" / "main")}
-    collect(folder, clips, folder / "results")
+    describe_clips(save_clips(folder / "made"), folder / "clips" / "main.json")
+    collect(folder, folder / "results")
     return folder
 
 
@@ -57,21 +58,23 @@ def test_what_was_measured_is_what_is_kept(study, results):
 
 def test_a_score_without_numbers_to_fit_has_those_of_its_training(tmp_path):
     save_run(tmp_path / "main" / "triangle-50", "triangle", 30)
-    path = tmp_path / "main" / "triangle-50" / "measured" / "ranks.parquet"
+    path = tmp_path / "main" / "triangle-50.parquet"
     table = pq.read_table(path)
     pq.write_table(table.filter([name == "as trained" for name in table["numbers"].to_pylist()]), path)
-    collect(tmp_path, {"main": save_clips(tmp_path / "clips")}, tmp_path / "results")
+    describe_clips(save_clips(tmp_path / "made"), tmp_path / "clips" / "main.json")
+    collect(tmp_path, tmp_path / "results")
     assert Results(tmp_path / "results").means(Selection("triangle", numbers="fitted")) == (30,)
 
 
 def test_reciprocal_ranks_count_up_to_the_tenth(tmp_path):
     save_run(tmp_path / "main" / "scalar-50", "scalar", 0)
-    path = tmp_path / "main" / "scalar-50" / "measured" / "ranks.parquet"
+    path = tmp_path / "main" / "scalar-50.parquet"
     rows = pq.read_table(path).to_pylist()
     for row in rows:
         row["ranks"] = bytes([1, 4, 10, 11] if row["direction"] == "text_to_video" else [2, 1, 11, 11])
     pq.write_table(type(pq.read_table(path)).from_pylist(rows), path)
-    collect(tmp_path, {"main": save_clips(tmp_path / "clips", num_queries=4)}, tmp_path / "results")
+    describe_clips(save_clips(tmp_path / "made", num_queries=4), tmp_path / "clips" / "main.json")
+    collect(tmp_path, tmp_path / "results")
     found = Results(tmp_path / "results")
     assert found.values(Selection(measure="mrr")).tolist() == [[100, 25, 10, 0]]
     assert found.values(Selection(measure="mrr", direction=BOTH)).tolist() == [[75, 62.5, 5, 0]]

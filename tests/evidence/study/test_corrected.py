@@ -1,0 +1,96 @@
+"""Volumes with numbers of a clip alone: the formula from its definition, and what is fitted."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from eval.metrics.retrieval.ranking import relevant_ranks
+from eval.protocol.first_stage import rank_pairs
+from evidence.study.corrected import BASE, CORRECTED, corrected_ranks, corrected_scores, fit_corrected
+from modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
+from tests.eval.protocol.test_calibration import made
+
+
+def slow(texts, clips, mask, exponent, missing):
+    """-(log d + a/2 log det G + b missing), from vectors that span a volume, pair by pair."""
+    scores = np.empty((len(texts), len(clips)))
+    for column, (vectors, present) in enumerate(zip(clips, mask, strict=True)):
+        own = vectors[present]
+        half = math.log(np.linalg.det(own @ own.T)) / 2
+        for row, text in enumerate(texts):
+            both = np.vstack([text, own])
+            volume = math.sqrt(np.linalg.det(both @ both.T))
+            scores[row, column] = -(math.log(volume) + exponent * half + missing * (~present).sum())
+    return scores
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 4),
+    st.floats(-2, 2),
+    st.floats(-1, 1),
+    st.sampled_from(sorted(CORRECTED)),
+)
+def test_scores_are_those_of_the_definition(seed, number, exponent, missing, method):
+    generator = torch.Generator().manual_seed(seed)
+    texts = normalize(torch.randn(3, 24, generator=generator, dtype=torch.float64), dim=-1)
+    clips = normalize(torch.randn(4, number, 24, generator=generator, dtype=torch.float64), dim=-1)
+    mask = torch.rand(4, number, generator=generator) < 0.6
+    mask[torch.arange(4), torch.randint(number, (4,), generator=generator)] = True
+    numbers = {"missing": missing}
+    if method == "gram_corrected":
+        numbers["exponent"] = exponent
+    found = corrected_scores(make_pairs(texts, clips, mask), method, **numbers)
+    of_volume = -1.0 if method == "span_corrected" else exponent
+    expected = slow(texts.numpy(), clips.numpy(), mask.numpy(), of_volume, missing)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", CORRECTED)
+def test_without_numbers_clips_rank_as_by_the_score_itself(method):
+    embeddings = made(num_clips=40, dim=24)
+    (expected,) = rank_pairs(embeddings, [embeddings.modality_mask], [BASE[method]])
+    found = corrected_ranks(embeddings, method)
+    for direction in DIRECTIONS:
+        assert torch.equal(found[direction], expected[BASE[method]][direction])
+
+
+def test_what_a_clip_lacks_moves_it_from_text_to_video_alone():
+    embeddings = made(num_clips=40, dim=24)
+    before = corrected_ranks(embeddings, "span_corrected")
+    after = corrected_ranks(embeddings, "span_corrected", missing=5)
+    assert torch.equal(before["video_to_text"], after["video_to_text"])
+    absent = (~embeddings.modality_mask).sum(1)[embeddings.pairs[:, 1]]
+    ranks = after["text_to_video"].double()
+    assert ranks[absent == 0].mean() < ranks[absent == 1].mean() < ranks[absent == 2].mean()
+
+
+def test_the_fit_undoes_a_clip_s_own_volume():
+    """Where only clips that lack nothing are described, others should come later."""
+    embeddings = made(num_clips=80, dim=24)
+    complete = embeddings.modality_mask.all(1)[embeddings.pairs[:, 1]]
+    pairs = embeddings.pairs[complete]
+    queries = pairs[:, 0]
+    some = replace(
+        embeddings, pairs=torch.stack([torch.arange(len(pairs)), pairs[:, 1]], 1),
+        text_embeds=embeddings.text_embeds[queries], query_ids=[embeddings.query_ids[row] for row in queries],
+        captions=[embeddings.captions[row] for row in queries],
+    )  # fmt: skip
+    found = fit_corrected(some, "gram_corrected")
+    assert found.keys() == {"exponent", "missing"}
+    assert fit_corrected(some, "span_corrected")["missing"] > 0
+
+    def reached(**numbers):
+        given = make_pairs(some.text_embeds, some.modality_embeds, some.modality_mask)
+        scores = corrected_scores(given, "gram_corrected", **numbers)
+        ranks = relevant_ranks(scores, some.pairs).double()
+        return (1 / ranks).where(ranks <= 10, 0).mean()
+
+    assert reached(**found) > reached()
