@@ -36,7 +36,6 @@ _LAST = 10  # the last rank that counts
 _NOTHING = np.empty((0, 0))
 
 
-
 @dataclass(frozen=True)
 class Selection:
     """

@@ -31,6 +31,7 @@ from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask  # noqa: E402
 from mteb.models import SearchEncoderWrapper  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 from mteb.models.model_implementations.random_baseline import RandomEncoderBaseline  # noqa: E402
+from mteb.models.model_meta import ModelMeta  # noqa: E402
 from mteb.results import TaskResult  # noqa: E402
 
 from eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
@@ -329,6 +330,7 @@ def test_a_masked_corpus_has_the_scores_of_one_that_lacks_the_same_cells(model, 
 def test_mteb_evaluates_a_masked_corpus():
     # Of texts, which need no torchcodec and keep their only modality
     model = RandomEncoderBaseline("baseline/random", None)
+    model.mteb_model_meta = ModelMeta.create_empty({"name": "baseline/random", "revision": "1"})
     task = MockRetrievalTask()
     scores = []
     for search in (SearchEncoderWrapper(model), Masked(SearchEncoderWrapper(model), 1.0)):
