@@ -277,12 +277,12 @@ def plot_differences(results: Results, path: Path) -> None:
             axes.plot([entry["low"], entry["high"]], [place, place], color=colour, linewidth=1.6)
             axes.plot(entry["difference"], place, "o", color=colour, markersize=5)
         axes.set_title(regime, fontsize=10)
-        axes.set_xlabel("points of MRR, SCALAR minus method")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
     panels[0].set_yticks(range(len(others)), [RIVALS[name].title for name in others])
     panels[0].invert_yaxis()
+    figure.supxlabel("points of MRR, SCALAR minus method", fontsize=10)
     figure.savefig(path, dpi=150)
 
 
