@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.windows import SEGMENT
+from gallery.windows import SEGMENT, WINDOW
 from gallery.words import folded
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
 _FOLDERS, _NOTHING = "(?:.*/)?", r"[^\x00-\x{10ffff}]"  # any number of folders; a character that there is not
-_WINDOW = r"(?s)#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$"
 
 
 class ModalityError(ValueError):
@@ -230,7 +229,7 @@ class ClipFacts:
         """The seconds of each clip, null for clips that are not windows; `None` if none are."""
         if self._gallery.metadata.get(SEGMENT) is None:
             return None
-        found = pc.extract_regex(self._names, _WINDOW)
+        found = pc.extract_regex(self._names, WINDOW.pattern)
         return pc.if_else(pc.equal(self.paths, self._names), pa.scalar(None, found.type), found)
 
     @cached_property

@@ -233,10 +233,12 @@ class Hits(Sequence[Hit]):
 
     def name_of(self, hit: Hit) -> str:
         """The name of a hit: its path below `root`, or another identifier, and its seconds."""
-        place = hit.place
-        is_below = self.root is not None and os.path.isabs(place.path)
-        name = os.path.relpath(place.path, self.root) if is_below else place.path
-        return name if place.start is None else f"{name} [{place.span}]"
+        name = self._below_root(hit.place.path)
+        return name if hit.place.start is None else f"{name} [{hit.place.span}]"
+
+    def _below_root(self, path: str) -> str:
+        is_below = self.root is not None and os.path.isabs(path)
+        return os.path.relpath(path, self.root) if is_below else path
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
@@ -256,9 +258,10 @@ class Hits(Sequence[Hit]):
         more = len(hit.copies) - _COPIES
         if hit.place.start is not None:  # at the same seconds
             names = [name.rpartition("#t=")[0] for name in names]
-        names = [os.path.relpath(name, self.root) if self.root and os.path.isabs(name) else name for name in names]
+        shown = ", ".join(map(self._below_root, names))
         copies = "1 copy" if len(hit.copies) == 1 else f"{len(hit.copies)} copies"
-        return f"and {copies}: {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
+        line = f"and {copies}: {shown}"
+        return f"{line} and {more} more" if more > 0 else line
 
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
@@ -327,7 +330,12 @@ def _weights_lines(hit: Hit, encoding: str) -> list[str]:
 
 def _why_none(hits: Hits) -> str:
     asked = hits.query if hits.like is None else hits.like
-    return f"No hits{'' if asked is None else f' for {asked!r}'}{'' if hits.reason is None else f': {hits.reason}'}."
+    sentence = "No hits"
+    if asked is not None:
+        sentence += f" for {asked!r}"
+    if hits.reason is not None:
+        sentence += f": {hits.reason}"
+    return f"{sentence}."
 
 
 def remarks_of(results: Sequence[Hits]) -> list[str]:

@@ -65,12 +65,13 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
     changes = np.abs(_means(rows, 0, _SPAN) - _means(rows, _SPAN, 0)).sum(axis=1) / 2
     changes[:_SPAN] = changes[len(changes) - _SPAN + 1 :] = 0.0  # too few frames to compare
     is_cut = (changes >= _CHANGE) & (changes >= _RATIO * _means(changes, _AROUND, _AROUND + 1))
-    return [
-        float(seconds[seen[step]])
-        for step in np.flatnonzero(is_cut)
-        if changes[step] > changes[max(0, step - _SPAN) : step].max()
-        and changes[step] >= changes[step : step + _SPAN + 1].max()
-    ]
+    # Of neighbouring steps the one with the largest change, the first of several.
+    cuts = []
+    for step in np.flatnonzero(is_cut):
+        before = changes[max(0, step - _SPAN) : step].max()
+        if changes[step] > before and changes[step] >= changes[step : step + _SPAN + 1].max():
+            cuts.append(float(seconds[seen[step]]))
+    return cuts
 
 
 def scene_windows(path: str, seconds: float | None, most: float, reader: SandboxedReader) -> list[Window | None]:

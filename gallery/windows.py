@@ -33,7 +33,7 @@ NOTHING = "nothing was found of "
 SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end
 _REST = 1.0  # seconds; less is not a window of its own
 _SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
-WINDOW = re.compile(r"#t=(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?$")
+WINDOW = re.compile(r"#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$")
 """The end of the name of a window: its first and its last second."""
 
 
