@@ -217,6 +217,7 @@ class _Update:
     def find_gone(self, prune: bool) -> None:
         """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. A new file with
         the content of one that is gone gets its clips."""
+        # What cannot be looked at may still be there.
         gone = []
         for path in self.known:
             try:
@@ -225,11 +226,20 @@ class _Update:
             except OSError as error:
                 if path in self.clips:
                     self.report.add(FileState(path, Status.OUT_OF_REACH, error.strerror or str(error)))
+        # Keep the clips of files that were moved under their new names.
         moves = {}
         for batch in in_batches(self._moves(gone), _AT_ONCE):
-            self._rename(batch)
-            moves |= {old.path: new.path for old, new in batch}
+            names = {}
+            for old, new in batch:
+                moves[old.path] = new.path
+                for name in self.clips[old.path]:
+                    names[name] = new.path + name.removeprefix(old.path)
+            self.writer.rename_clips(names)
+            self.writer.forget_files(old.path for old, _ in batch)
+            self.writer.put_files([new for _, new in batch])
+            self.writer.commit()
         gone = [path for path in gone if path not in moves]
+        # Only what was deleted is removed: the rest may be on a drive that is away.
         lost = deleted(gone, (*self.known, *self.files))
         for path in gone:
             if self.known[path].reason is None or path in self.clips:
@@ -267,17 +277,6 @@ class _Update:
                 texts["title"] = title_of_name(path)
             yield old, replace(new, reason=old.reason, texts=as_json(texts))
 
-    def _rename(self, moved: Sequence[tuple[MediaFile, MediaFile]]) -> None:
-        """Keep the clips of files under their new names, and commit."""
-        names = {}
-        for old, new in moved:
-            for name in self.clips[old.path]:
-                names[name] = new.path + name.removeprefix(old.path)
-        self.writer.rename_clips(names)
-        self.writer.forget_files(old.path for old, _ in moved)
-        self.writer.put_files([new for _, new in moved])
-        self.writer.commit()
-
     # Files to read ---------------------------------------------------------------------------------------------------
 
     def choose(self) -> dict[str, MediaFile | None]:
@@ -308,17 +307,14 @@ class _Update:
                 num_touched += 1
                 if num_touched % _AT_ONCE == 0:
                     self.writer.commit()
-            self.report.add(self._state_of_unread(file))
+            problems = () if file.reason is None else (file.reason,)
+            status = Status.MOVED if path in self.moved else Status.UNCHANGED
+            state = FileState(path, status, problems=problems, is_old=bool(problems))
+            if problems and path not in self.clips:
+                state = FileState(path, _status_without_clips(file.reason), file.reason, is_old=True)
+            self.report.add(state)
         self.writer.commit()
         return todo
-
-    def _state_of_unread(self, file: MediaFile) -> FileState:
-        """The state of a file that has not changed and is not read."""
-        if file.reason is not None and file.path not in self.clips:
-            return FileState(file.path, _status_without_clips(file.reason), file.reason, is_old=True)
-        status = Status.MOVED if file.path in self.moved else Status.UNCHANGED
-        problems = () if file.reason is None else (file.reason,)
-        return FileState(file.path, status, problems=problems, is_old=file.reason is not None)
 
     def _has_further_source(self, file: MediaFile) -> bool:
         """Whether an unchanged file may have something that was not found before: words to recognise, words of a list,
@@ -349,7 +345,8 @@ class _Update:
     def _has_higher_limit(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""
         limits = self.reader.processor.reader.limits
-        return any(LimitError.no_longer_holds(part, limits) for text in messages for part in text.split("; "))
+        parts = "; ".join(messages).split("; ")
+        return any(LimitError.no_longer_holds(part, limits) for part in parts)
 
     def sources(self, todo: Mapping[str, MediaFile | None]) -> Iterator[_Source]:
         """The files to read, with the windows of each."""

@@ -43,15 +43,15 @@ def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
             in_use.add(folder)
             if not os.path.ismount(folder):
                 folder = os.path.dirname(folder)
-    return {path for path in gone if _nearest_folder(path) in in_use and not os.path.exists(path)}
-
-
-def _nearest_folder(path: str) -> str:
-    """The nearest folder above a file that still exists; a broken link counts, as it may lead to a drive."""
-    folder = os.path.dirname(path)
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    return folder
+    found = set()
+    for path in gone:
+        # the nearest folder above it that still exists; a broken link counts, as it may lead to a drive
+        folder = os.path.dirname(path)
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if folder in in_use and not os.path.exists(path):
+            found.add(path)
+    return found
 
 
 def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
@@ -69,8 +69,9 @@ def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
         ValueError: the gallery has no clips of a path; nothing is removed then.
     """
     gallery = writer.gallery()
-    clips, found = gallery.clips_of_files(), {}
+    clips = gallery.clips_of_files()
     known = {*gallery.files, *clips}
+    found = {}
     for path in map(os.fspath, paths):
         names = {os.path.abspath(path), os.path.realpath(path)}  # a link may have another target now
         below = tuple(os.path.join(name, "") for name in names)
@@ -78,7 +79,9 @@ def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
         if not inside:
             raise ValueError(f"{writer.folder} has no clips of {path!r}. `scalar info` names its files.")
         found |= dict.fromkeys(inside)
-    removed = [name for file in found for name in clips.get(file, ())]
+    removed = []
+    for file in found:
+        removed += clips.get(file, ())
     writer.remove_clips(removed)
     writer.forget_files(found)
     writer.commit()
