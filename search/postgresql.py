@@ -143,7 +143,8 @@ class Pushed:
 
     def differences(self, other: "Pushed") -> list[str]:
         """The fields in which the vectors of two galleries are of different kinds."""
-        mine, others = ({"dim": pushed.dim, "dtype": pushed.dtype, **pushed.metadata} for pushed in (self, other))
+        mine = vars(self) | self.metadata
+        others = vars(other) | other.metadata
         model = "fingerprint" if mine.get("fingerprint") else "model"
         names = ("dim", "dtype", "segment", "modalities", model)
         return [name for name in names if mine.get(name) != others.get(name)]
@@ -166,7 +167,9 @@ class Pushed:
     def right(self, with_words: bool = True) -> str:
         """SQL of whether a row is as it was written; without its words, which may be long."""
         right = f"_sum = {self.sum()}"
-        return f"({right} AND _words_sum = {WORDS_SUM})" if with_words else f"({right})"
+        if with_words:
+            right += f" AND _words_sum = {WORDS_SUM}"
+        return f"({right})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,10 +210,11 @@ class TableClip(Clip):
         """Its file, if it is on this machine and has not changed."""
         path = Path(self.place.path)
         try:
-            is_same = path.is_absolute() and path.is_file() and path.stat().st_mtime_ns // 1000 == self.changed
-        except (OSError, ValueError):
-            return None
-        return path if is_same else None
+            if path.is_absolute() and path.is_file() and path.stat().st_mtime_ns // 1000 == self.changed:
+                return path
+        except (OSError, ValueError):  # out of reach
+            pass
+        return None
 
     def words(self) -> dict[str, list[Cue]]:
         """The subtitles of its file, if it is on this machine; transcripts stay in the folder of the gallery."""
@@ -237,7 +241,9 @@ class Table:
     """
 
     def __init__(self, address: TableAddress, timeout: float = 60):
-        self.address, self.name, self.timeout = address, address.name, timeout
+        self.address = address
+        self.name = address.name
+        self.timeout = timeout
         self._idle: list[psycopg.Connection] = []
 
     @contextmanager
@@ -328,7 +334,8 @@ class Table:
 
     def failing(self, nodes: Sequence[str]) -> list[str]:
         """Those of some nodes that do not answer at once; a TableError if the server of the address does not."""
-        hasty, failing = Table(self.address, _HASTE), []
+        hasty = Table(self.address, _HASTE)
+        failing = []
         with hasty.transaction():
             pass
         for node in nodes:
@@ -354,9 +361,9 @@ class Table:
         if not texts:
             raise FileNotFoundError(f"{self.name} holds no gallery. `scalar push GALLERY ADDRESS` writes one.")
         newest = max((Pushed.parse(text, self.name) for text in texts), key=lambda pushed: pushed.version)
-        found, expected = dict(answers), dict.fromkeys(newest.num_clips, newest.text())
-        for node in [*expected, *found]:
-            if node not in expected or found.get(node) != expected[node]:
+        found = dict(answers)
+        for node in [*newest.num_clips, *found]:
+            if node not in newest.num_clips or found.get(node) != newest.text():
                 raise DamagedTableError(
                     f"{self.named(node)} does not have version {newest.version}, which another one has, or is not of "
                     "this table. If it is a copy, wait for it; otherwise push the gallery again."
@@ -409,12 +416,13 @@ class Table:
         statement = f"SELECT {names} FROM {{table}} WHERE _id >= 0 AND {where} ORDER BY _id"
         rows = []
         for node, digest, *stored in self.run(connection, statement, values, binary=True):
-            facts, stored = stored[: len(FACTS)], stored[len(FACTS) :]
+            facts = tuple(stored[: len(FACTS)])
+            stored = stored[len(FACTS) :]
             vectors = np.zeros((len(stored), pushed.dim), pushed.dtype)
             for place, vector in enumerate(stored):
                 if vector is not None:
                     vectors[place] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
-            row = Row(tuple(facts), vectors, np.array([vector is not None for vector in stored]))
+            row = Row(facts, vectors, np.array([vector is not None for vector in stored]))
             if row.digest() != digest:
                 raise DamagedTableError(f"{self.named(node)} has a changed clip, {row.clip_id!r}. Push again.")
             rows.append(row)
@@ -422,14 +430,6 @@ class Table:
 
 
 # Conditions ----------------------------------------------------------------------------------------------------------
-
-
-def _can_be_stored(text: str) -> bool:
-    """Whether PostgreSQL can hold a text, which it cannot with a NUL or a lone surrogate."""
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -461,15 +461,15 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     ]
     known += [f'"{name}" IS NOT NULL' for name in wanted.has]
     known += [f'"{name}" IS NULL' for name in wanted.lacks]
-    values: dict[str, Any] = {"without": among.without, "inside": among.inside, "outside": list(among.outside)}
-    if among.inside is not None and not _can_be_stored(among.inside):
-        known.append("false")
-        values["inside"] = None
+    values = {"without": among.without, "inside": among.inside, "outside": list(among.outside)}
     if wanted.paths:
-        patterns = map(text_pattern_of, wanted.paths)
-        values["paths"] = [f"^(?:{pattern})$" for pattern in patterns if pattern is not None]
+        values["paths"] = []
+        for path in wanted.paths:
+            pattern = text_pattern_of(path)
+            if pattern is not None:
+                values["paths"].append(f"^(?:{pattern})$")
         known.append("_path ~ ANY(%(paths)s::text[])")
-    # Facts that may be unknown
+    # Facts that may be unknown: by name, SQL of whether the condition is met, and of whether it is unknown
     doubtful = {}
     if wanted.min_duration is not None or wanted.max_duration is not None:
         values["shortest"] = float(wanted.min_duration or 0)
@@ -483,10 +483,8 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
         values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
         met = "_words LIKE ALL(%(words)s::text[])"
         doubtful[WORDS] = met, f"(NOT _all_words AND NOT {met})"
-    allowed, possible = list(known), list(known)
-    for met, unknown in doubtful.values():
-        allowed.append(met)
-        possible.append(f"({met} OR {unknown})")
+    allowed = [*known, *(met for met, _ in doubtful.values())]
+    possible = [*known, *(f"({met} OR {unknown})" for met, unknown in doubtful.values())]
     left_out = {fact: " AND ".join([*possible, unknown]) for fact, (_, unknown) in doubtful.items()}
     return _Condition(" AND ".join(allowed), left_out, values)
 
@@ -514,7 +512,8 @@ class TableSearcher:
         with table.transaction() as connection:
             self.pushed = pushed = table.pushed(connection)
         self.described = Described(pushed.metadata, table.name)
-        self.described.dim, self.described.dtype = pushed.dim, pushed.dtype
+        self.described.dim = pushed.dim
+        self.described.dtype = pushed.dtype
 
     def __len__(self) -> int:
         return sum(self.pushed.num_clips.values())
@@ -566,22 +565,22 @@ class TableSearcher:
 
     def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
         """Read clips; raises a KeyError that names a missing one."""
-        names = [name for name in clip_ids if _can_be_stored(name)]
         with self.table.transaction() as connection:
-            rows = self.table.rows(connection, self.pushed, "clip_id = ANY(%s)", [names])
+            rows = self.table.rows(connection, self.pushed, "clip_id = ANY(%s)", [list(clip_ids)])
         found = {row.clip_id: row for row in rows}
         clips = []
         for name in clip_ids:
             row = found[name]
             _, _, _, changed, *_ = row.facts
-            embeds, mask = torch.from_numpy(row.vectors.astype(np.float32)), torch.from_numpy(row.mask)
-            clips.append(TableClip(name, row.place, embeds, mask, changed=changed))
+            embeds = torch.from_numpy(row.vectors.astype(np.float32))
+            clips.append(TableClip(name, row.place, embeds, torch.from_numpy(row.mask), changed=changed))
         return clips
 
     def clip_named(self, name: str) -> str:
         """Find a clip by its identifier, its path, or the end of its path; raises a NoClipError."""
         found = []
-        if _can_be_stored(name):
+        # No clip has a name with a NUL or a lone surrogate: PostgreSQL cannot hold it.
+        if name.replace("\0", "").encode("utf-8", "ignore").decode() == name:
             statement = (
                 "SELECT clip_id FROM {table} WHERE clip_id = %s OR _path = ANY(%s) OR "
                 "right(_path, length(%s) + 1) = '/' || %s ORDER BY clip_id <> %s, _id LIMIT 4"
@@ -624,8 +623,10 @@ class _Ranking:
     def __init__(
         self, searcher: TableSearcher, connection: psycopg.Connection, options: ScoreOptions, among: Selection
     ):
-        self.table, self.pushed = searcher.table, searcher.pushed
-        self.connection, self.options = connection, options
+        self.table = searcher.table
+        self.pushed = searcher.pushed
+        self.connection = connection
+        self.options = options
         self.seen = seen_of(among.modalities, self.pushed.modalities)
         self.condition = condition_of(among, self.pushed.modalities)
         self.num_allowed: int | None = None
@@ -669,7 +670,8 @@ class _Ranking:
 
     def bounds(self, query: torch.Tensor, limit: int) -> list[tuple[float, int]]:
         """Upper bounds of scores, and numbers, of the `limit` clips with the highest bounds, best first."""
-        condition, options = self.condition, self.options
+        condition = self.condition
+        options = self.options
         # D products of float32 numbers, summed in any order
         rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
         values = condition.values | {
@@ -692,6 +694,7 @@ class _Ranking:
         rows = self.table.run(self.connection, f"SELECT _node, {columns} FROM {{table}} GROUP BY _node", values)
         if is_first:
             self.note_counts([(node, *counts) for node, _, *counts in rows])
+        # The best of each node, together
         entries = []
         for _, best, *_ in rows:
             entries += [(float(bound), int(number)) for bound, number in best or ()]
@@ -706,8 +709,8 @@ class _Ranking:
                 f"{self.table.name} was replaced after it was opened; its vectors differ in {', '.join(different)}"
             )
         self.pushed = pushed
-        allowed, *left_out = [sum(numbers) for numbers in list(zip(*counts, strict=True))[4:]]
-        self.num_allowed = allowed
+        # The counts of all nodes, after the four that were checked
+        self.num_allowed, *left_out = [sum(numbers) for numbers in list(zip(*counts, strict=True))[4:]]
         for fact, number in zip(self.condition.left_out, left_out, strict=True):
             if number:
                 self.unknown[fact] = number
@@ -717,7 +720,8 @@ class _Ranking:
         if not self.seen[place]:
             return "NULL"
         product = f"-({self.pushed.columns[place]}::vector <#> %(query)s::vector)"
-        scales, offsets = self.options.modality_scale, self.options.modality_offset
+        scales = self.options.modality_scale
+        offsets = self.options.modality_offset
         if scales is not None:
             product += f" * {float(scales[place])}::float8"
         if offsets is not None:

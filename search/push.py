@@ -106,15 +106,21 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
 def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
     """The clips of a gallery, in order, some at a time."""
     known = gallery.searcher.clip_facts
-    seconds, changed, (words, are_all) = known.seconds.tolist(), known.changed.tolist(), known.words()
+    seconds = known.seconds.tolist()
+    changed = known.changed.tolist()
+    words, are_all = known.words()
     number = 0
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
-        names, embeds, presence = texts_of(table, "clip_id"), embeds_of(table).numpy(), presence_of(table).numpy()
+        names = texts_of(table, "clip_id")
+        columns = names, gallery.places_of(names), embeds_of(table).numpy(), presence_of(table).numpy()
         rows = []
-        for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
-            length = None if np.isnan(seconds[number]) else seconds[number]
-            date = None if changed[number] == _NO_DATE else changed[number] // 1000
+        for name, place, vectors, mask in zip(*columns, strict=True):
+            length = date = None
+            if not np.isnan(seconds[number]):
+                length = seconds[number]
+            if changed[number] != _NO_DATE:
+                date = changed[number] // 1000
             said = words[number].replace("\0", "\ufffd")
             rows.append(Row((name, place.path, length, date, said, are_all[number]), vectors, mask))
             number += 1
@@ -156,7 +162,7 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callab
         run(_SCALAR + _TABLE, places[node], own=address.identifier(f"_{number}"))
     run(_SCALAR + _PARTITIONED, {})
     with table.transaction() as connection:
-        user, database = connection.info.user, connection.info.dbname
+        info = connection.info
     for number, node in enumerate(nodes):
         run(
             _NODE,
@@ -164,8 +170,8 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callab
             server=sql.Identifier(node),
             part=address.identifier(f"_at_{number}"),
             node=node,
-            database=database,
-            user=user,
+            database=info.dbname,
+            user=info.user,
             password=os.environ.get("PGPASSWORD", ""),
             schema=address.schema or "public",
             name=f"{address.table}_{number}",
@@ -208,18 +214,13 @@ def push(
             return _Push(table, connection, gallery).run()
 
 
-def _gram_of(vectors: np.ndarray) -> np.ndarray:
-    """The inner products `(N, M (M + 1) / 2)` of vectors `(N, M, D)` in float64: the lower triangle by rows."""
-    exactly = vectors.astype(np.float64)
-    rows, columns = np.tril_indices(vectors.shape[1])
-    return (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns]
-
-
 class _Push:
     """A push, in a transaction."""
 
     def __init__(self, table: Table, connection: psycopg.Connection, gallery: Gallery):
-        self.table, self.connection, self.gallery = table, connection, gallery
+        self.table = table
+        self.connection = connection
+        self.gallery = gallery
         parts = self.execute(
             "SELECT pg_get_expr(relpartbound, oid) FROM pg_class JOIN pg_inherits ON inhrelid = oid "
             "WHERE inhparent = to_regclass(%s) ORDER BY oid",
@@ -279,7 +280,7 @@ class _Push:
 
     def before(self) -> int:
         """The version that was pushed before, 0 for a new table; a ValueError if this gallery cannot replace it."""
-        version = 0
+        versions = [0]
         for (about,) in self.execute("SELECT _about FROM {table} WHERE _id = -1 AND _about IS NOT NULL"):
             state = Pushed.parse(about, self.table.name)
             different = state.differences(self.pushed)
@@ -288,13 +289,13 @@ class _Push:
                     f"{self.table.name} holds vectors of {state.metadata.get('model')!r}, which differ from those of "
                     f"{self.gallery.path} in {', '.join(different)}. They cannot be compared. Choose another name."
                 )
-            version = max(version, state.version)
-        return version
+            versions.append(state.version)
+        return max(versions)
 
     def known(self) -> tuple[dict[str, tuple[int, str, str | None]], set[int]]:
         """Number, node and digest of each clip by its name, and the numbers of rows that are not clips. The digest of
         a row that others changed is None."""
-        known: dict[str, tuple[int, str, str | None]] = {}
+        known = {}
         strange = set()
         digest = f"CASE WHEN {self.pushed.right()} THEN _digest END"
         for clip_id, number, *stored in self.execute(
@@ -313,7 +314,10 @@ class _Push:
         if not waiting:
             return
         vectors = np.stack([row.vectors for *_, row in waiting])
-        grams = _gram_of(vectors).tolist()
+        # The inner products in float64: the lower triangle by rows, (N, M (M + 1) / 2)
+        exactly = vectors.astype(np.float64)
+        rows, columns = np.tril_indices(vectors.shape[1])
+        grams = (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns].tolist()
         sent = vectors.astype(VECTORS[self.pushed.dtype][1])
         head = self.pushed.dim.to_bytes(2, "big") + b"\0\0"
         names = ", ".join([*_COPIED, *self.pushed.columns])
@@ -321,7 +325,9 @@ class _Push:
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
             copied.set_types([*(OWN_COLUMNS[name] for name in _COPIED), *["bytea"] * len(self.pushed.modalities)])
             for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
-                stored = [head + vector.tobytes() if has else None for vector, has in zip(own, row.mask, strict=True)]
+                stored = []
+                for vector, has in zip(own, row.mask, strict=True):
+                    stored.append(head + vector.tobytes() if has else None)
                 copied.write_row([node, number, row.digest(), gram, *row.facts, *stored])
         self.insert()
 
