@@ -31,10 +31,11 @@ from .settings import (
     VerifyConfig,
     is_address,
     open_searcher,
+    read_token,
 )
 
 if TYPE_CHECKING:
-    from gallery.gallery import GalleryWriter, MediaFile
+    from gallery.gallery import GalleryWriter
     from gallery.hits import Hits
     from gallery.querying import Likeness, QueryModel
     from gallery.searcher import Searcher
@@ -72,8 +73,13 @@ def query(config: QueryConfig) -> None:
     from gallery.searching import search
 
     searcher = open_searcher(config.gallery)
+    known = searcher.described.modalities
+    if not set(config.mask) < set(known):
+        raise ValueError(
+            f"--mask takes some of {', '.join(known)}, but not all of them; got {', '.join(config.mask)}."
+        )
     options = {
-        "modalities": _without(searcher.described.modalities, config.mask),
+        "modalities": [name for name in known if name not in config.mask],
         "allowed": Filter(config.path, *(getattr(config, name) for name in CONDITIONS)),
         "per_file": config.per_file,
         "unique": config.unique,
@@ -113,14 +119,6 @@ def _query_service(config: QueryConfig) -> None:
         show(*lines_of(text, answer))
 
 
-def _without(modalities: Sequence[str], mask: Sequence[str]) -> list[str]:
-    """The modalities that are searched."""
-    left = [name for name in modalities if name not in mask]
-    if not left or not set(mask) <= set(modalities):
-        raise ValueError(f"--mask takes some of {', '.join(modalities)}, but not all of them; got {', '.join(mask)}.")
-    return left
-
-
 def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> "str | Likeness":
     """The clip of the gallery with a name, or the embedding of a file that is not in it."""
     from gallery.described import NoClipError
@@ -156,7 +154,8 @@ def push(config: PushConfig) -> None:
     from .addresses import TableAddress
     from .push import push as push_gallery
 
-    address, gallery = TableAddress.parse(config.address), Gallery.open(config.gallery)
+    address = TableAddress.parse(config.address)
+    gallery = Gallery.open(config.gallery)
     nodes = [] if config.nodes is None else config.nodes.split(",")
     report = push_gallery(gallery, address, nodes, show if nodes else lambda line: None)
     counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
@@ -169,7 +168,7 @@ _SERVICE_SECONDS = 10  # that a server of PostgreSQL has for an answer: somebody
 @command_of(app, ServeConfig)
 def serve(config: ServeConfig) -> None:
     """Serve a gallery over HTTP, with a search page."""
-    from .service.server import address_of, is_loopback, listen, make_server, read_token
+    from .service.server import address_of, is_loopback, listen, make_server
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     secret = read_token()
@@ -228,24 +227,19 @@ def info(config: InfoConfig) -> None:
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
         show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
-    unreadable, empty, partly = [], [], []
+    # Files that failed, by what became of them; only the first line is shown even if there are none.
+    failed = {"unreadable files": [], "files with nothing to embed": [], "files with missing windows": []}
     with_clips = set(opened.paths.to_pylist())
     for file in opened.failed_files():
+        what = "unreadable files"
         if file.path in with_clips or file.reason == UNFINISHED:
-            partly.append(file)
+            what = "files with missing windows"
         elif is_nothing(file.reason):
-            empty.append(file)
-        else:
-            unreadable.append(file)
-    _show_files("unreadable files", unreadable)
-    if empty:
-        _show_files("files with nothing to embed", empty)
-    if partly:
-        _show_files("files with missing windows", partly)
-
-
-def _show_files(what: str, files: "Sequence[MediaFile]") -> None:
-    show(f"{what}: {len(files)}", *(f"  {file.path}: {file.reason}" for file in files))
+            what = "files with nothing to embed"
+        failed[what].append(f"  {file.path}: {file.reason}")
+    for what, lines in failed.items():
+        if lines or what == "unreadable files":
+            show(f"{what}: {len(lines)}", *lines)
 
 
 @command_of(app, VerifyConfig)

@@ -1,13 +1,12 @@
 """`scalar query --service URL`: the best clips of a running service. Imports neither torch nor the gallery."""
 
 import json
-import os
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig
+from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig, read_token
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -34,8 +33,8 @@ class _Service:
         self._path = parts.path.rstrip("/")
         self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
         self._headers = {"content-type": "application/json"}
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        if token:
+        token = read_token()
+        if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
 
     def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Imports nothing slow, so `--help` is quick. Settings are checked when they are c
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +41,16 @@ def is_address(text: str) -> bool:
     return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
+def read_token() -> str | None:
+    """Read the token from the environment, as other users can see command lines; `None` if there is none."""
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+
+
 def _folder(path: Path) -> Path:
     """Refuse an address where a folder is expected."""
     from gallery.published import is_published
 
-    if str(path).startswith("postgresql:/"):  # a path has no double slashes
+    if is_address(str(path)):
         raise ValueError(
             "Expected a folder, not the address of a table. `scalar push` copies a folder into a table; only `scalar "
             "query`, `scalar serve` and `scalar verify` take its address."
@@ -516,4 +522,5 @@ __all__ = [
     "VerifyConfig",
     "is_address",
     "open_searcher",
+    "read_token",
 ]

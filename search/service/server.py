@@ -1,9 +1,8 @@
-"""The server: its address, its access token, and its connections."""
+"""The server: its address and its connections."""
 
 import asyncio
 import errno
 import ipaddress
-import os
 import socket
 from functools import partial
 from types import FrameType
@@ -11,8 +10,6 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from search.settings import TOKEN_VARIABLE
 
 _END_SECONDS = 2
 _MOST_HEAD_BYTES = 2**15
@@ -59,11 +56,6 @@ def address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def read_token() -> str | None:
-    """Read the token from the environment, as other users can see command lines; `None` if there is none."""
-    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
 
 
 class _Connection(H11Protocol):
@@ -135,4 +127,4 @@ def make_server(
     return _Server(config)
 
 
-__all__ = ["address_of", "is_loopback", "listen", "make_server", "read_token"]
+__all__ = ["address_of", "is_loopback", "listen", "make_server"]

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from search.__main__ import app
 from search.service import guard, server
-from search.service.server import is_loopback, listen, read_token
-from search.settings import TOKEN_VARIABLE
+from search.service.server import is_loopback, listen
+from search.settings import TOKEN_VARIABLE, read_token
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 from tests.search.serving import SECRET, WordModel, WordProcessor, make_app, serving, write_gallery
