@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from threading import Lock
 
 import numpy as np
@@ -51,8 +52,7 @@ def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     """The record of a file before it is read; without a hash, but with the reason, if it is inaccessible. Also
     returns whether it is out of reach, so that its content is unknown."""
     try:
-        stat, sha256 = clip_stat(path, subtitle), clip_sha256(path, subtitle)
-        return MediaFile(path, *stat, sha256), False
+        return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
         return MediaFile(path, 0, 0, "", reason), isinstance(error, OSError)
@@ -121,8 +121,7 @@ def titles_within(chapters: Sequence[tuple[float, str]], window: Window | None) 
     """The titles of the chapters that a window overlaps by more than codecs add, in order."""
     start, stop = window or (0.0, None)
     titles = []
-    for place, (begins, title) in enumerate(chapters):
-        ends = chapters[place + 1][0] if place + 1 < len(chapters) else math.inf
+    for (begins, title), (ends, _) in pairwise([*chapters, (math.inf, "")]):
         if title and ends > start + SLIVER and (stop is None or begins < stop - SLIVER):
             titles.append(title)
     return titles
@@ -152,7 +151,9 @@ class Reader:
     """
 
     def __init__(self, processor: ScalarProcessor, speech: Speech, screen: Screen):
-        self.processor, self.speech, self.screen = processor, speech, screen
+        self.processor = processor
+        self.speech = speech
+        self.screen = screen
         self._lock = Lock()
         self._files = lru_cache(maxsize=_REMEMBERED)(lambda key: _File())
 
@@ -160,10 +161,11 @@ class Reader:
         """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
         sound or pictures in which a recogniser may find some."""
         maker = self.speech if words == "subtitle" else self.screen
-        if words not in self.processor.modalities or not maker.is_due(file.sha256):
+        if words not in self.processor.modalities:
             return False
-        if maker.has_words(file.sha256):
-            return True
+        has_words = maker.has_words(file.sha256)
+        if has_words is not None or not maker.can_make:
+            return bool(has_words)
         try:
             facts = self.processor.reader.read_facts(file.path)
         except (OSError, ValueError):

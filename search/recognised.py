@@ -26,12 +26,6 @@ class Recognised(Transcripts):
         self.can_make = can_make
         self.tell: Callable[[str, float], None] = lambda path, second: None
 
-    def is_due(self, sha256: str) -> bool:
-        """Whether a file with this hash, whose clips have no such words, may have some: in a transcript that was made
-        since, or that can be made."""
-        has_words = self.has_words(sha256)
-        return self.can_make if has_words is None else has_words
-
     def is_known(self, sha256: str) -> bool:
         """Whether such words of a file were looked for before, or are in this run."""
         return self.can_make or self.has_words(sha256) is not None

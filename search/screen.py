@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 from PIL import Image
@@ -97,14 +95,9 @@ class RapidOcrReader:
 # Lines over time -----------------------------------------------------------------------------------------------------
 
 
-def _folded(text: str) -> str:
-    """The letters and digits of a text, without capitals and accents."""
-    return "".join(letter for letter in unicodedata.normalize("NFKD", text.casefold()) if letter.isalnum())
-
-
 def _is_evidence(text: str) -> bool:
     """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
-    letters = [letter for letter in unicodedata.normalize("NFKC", text) if letter.isalpha()]
+    letters = list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
     # such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash
     return len(letters) >= _LEAST_LETTERS or any(unicodedata.category(letter) == "Lo" for letter in letters)
 
@@ -127,10 +120,6 @@ class _Line:
     texts: Counter[str]
     last: int
 
-    def text(self) -> str:
-        """The most frequent reading, and the first of several."""
-        return self.texts.most_common(1)[0][0]
-
 
 def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[Cue]:
     """
@@ -147,7 +136,8 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
     """
     lines: list[_Line] = []
     shown: list[_Line] = []
-    frame, before = -1, 0.0
+    frame = -1
+    before = 0.0
     for frame, (second, texts) in enumerate(frames):
         for line in shown:
             if line.last == frame - 1:
@@ -155,24 +145,35 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
         for text in texts:
             if not _is_evidence(text):
                 continue
-            folded = _folded(text)
-            others = [line for line in shown if line.last < frame or line.folded == folded]
-            alike = ((_alike(line.folded, folded), line) for line in others)
-            score, line = max(alike, key=itemgetter(0), default=(0.0, None))
-            if score < _SAME:
+            # letters and digits, without capitals and accents
+            folded = "".join(filter(str.isalnum, unicodedata.normalize("NFKD", text.casefold())))
+            # The line shown before that is most alike; another one of the same frame only if it is the same
+            line = None
+            best = 0.0
+            for other in shown:
+                if other.last < frame or other.folded == folded:
+                    score = _alike(other.folded, folded)
+                    if score > best:
+                        line = other
+                        best = score
+            if best < _SAME:
                 line = _Line(folded, second, second, Counter(), frame)
                 lines.append(line)
                 shown.append(line)
             line.texts[text] += 1
-            line.stop, line.last = second, frame
+            line.stop = second
+            line.last = frame
         shown = [line for line in shown if frame - line.last <= _MISSED]
         before = second
     for line in shown:
         if line.last == frame:
             line.stop = max(before, end)
-    lines.sort(key=lambda line: (line.start, line.stop))
-    together = groupby(lines, key=lambda line: (line.start, line.stop))
-    return [Cue(*seconds, "\n".join(line.text() for line in group)) for seconds, group in together]
+    # Lines that come and go together are one cue, each with its most frequent reading, the first of several.
+    together: dict[tuple[float, float], list[str]] = {}
+    for line in lines:
+        text, _ = line.texts.most_common(1)[0]
+        together.setdefault((line.start, line.stop), []).append(text)
+    return [Cue(*seconds, "\n".join(texts)) for seconds, texts in sorted(together.items())]
 
 
 def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
@@ -201,13 +202,15 @@ class Screen(Recognised):
         seconds = media.read_duration(path) or 0.0
         lenient = media.noting(lambda problem: None)  # reading the clip reports what is wrong
         frames: list[tuple[float, list[str]]] = []
-        before, lines = np.zeros((0, 0, 3), np.uint8), []
+        before = np.zeros((0, 0, 3), np.uint8)
+        lines: list[str] = []
         for second, picture in lenient.look_through(path, max(PACE, seconds / MOST_FRAMES), SIDE):
             self.tell(path, second)
             check_not_stopped()  # reading takes longer than decoding
             if not _is_unchanged(before, picture):
                 with room_beside_decoders(media.limits):
-                    before, lines = picture, self.reader(picture)
+                    lines = self.reader(picture)
+                before = picture
             frames.append((second, lines))
         return Transcript(cues_of(frames, seconds), self.reader.name) if frames else None
 
