@@ -69,7 +69,7 @@ class Archive:
         self._retry = 0.0
         self._keys: OrderedDict[str, str] = OrderedDict()  # the clips of answers
         self._keys_lock = Lock()
-        self._counted: tuple[Searcher, dict[str, int]] | None = None
+        self._counts = lru_cache(maxsize=1)(lambda searcher: searcher.counts())  # of the latest state
         self.embed = lru_cache(maxsize=_TEXTS)(lambda text: model.embed([text]))
         self._take(searcher)
 
@@ -113,8 +113,7 @@ class Archive:
         begun = time.monotonic()
         searcher = self.searcher()
         hits = search(searcher, embeds, **self._options(searcher, asked), **self.model.learned)[0]
-        clips = searcher.clips(hits.clip_ids)
-        return self._answer(searcher, hits, clips, asked, begun), clips
+        return self._answer(searcher, hits, asked, begun)
 
     def like(self, key: str, asked: Asked) -> Answer:
         """
@@ -130,7 +129,7 @@ class Archive:
             hits = search(searcher, like=clip.clip_id, **self._options(searcher, asked))
         except NothingToCompareError as error:
             raise UnknownClipError(str(error)) from error
-        return self._answer(searcher, hits, searcher.clips(hits.clip_ids), asked, begun)
+        return self._answer(searcher, hits, asked, begun)[0]
 
     def _options(self, searcher: Searcher, asked: Asked) -> dict[str, Any]:
         return {
@@ -148,14 +147,15 @@ class Archive:
         """The one file that is searched."""
         return None if asked.within is None else self._clip(asked.within, searcher).place.path
 
-    def _answer(self, searcher: Searcher, hits: Hits, clips: Sequence[Clip], asked: Asked, begun: float) -> Answer:
+    def _answer(self, searcher: Searcher, hits: Hits, asked: Asked, begun: float) -> tuple[Answer, list[Clip]]:
         temperature = searcher.described.query_temperature if asked.temperature is None else asked.temperature
         note = None
         if not len(hits):
             note = self._why_none(hits, asked)
         elif hits.matches_well is False:
             note = NOTHING_MATCHES
-        return Answer(
+        clips = searcher.clips(hits.clip_ids)
+        answer = Answer(
             hits=self._found(hits, clips, asked.per_file),
             temperature=_as_json(temperature),
             num_clips=hits.num_clips,
@@ -167,6 +167,7 @@ class Archive:
             seconds=time.monotonic() - begun,
             note=note,
         )
+        return answer, clips
 
     def _why_none(self, hits: Hits, asked: Chosen) -> str:
         if not hits.num_clips:
@@ -195,7 +196,7 @@ class Archive:
         with self._keys_lock:
             self._keys[key] = clip_id
             self._keys.move_to_end(key)
-            while len(self._keys) > _KEYS:
+            if len(self._keys) > _KEYS:
                 self._keys.popitem(last=False)
         return key
 
@@ -269,12 +270,6 @@ class Archive:
         )
 
     # The gallery ---------------------------------------------------------------------------------------------------
-
-    def _counts(self, searcher: Searcher) -> dict[str, int]:
-        """The counts of a state, which are kept for the latest one."""
-        if self._counted is None or self._counted[0] is not searcher:
-            self._counted = (searcher, searcher.counts())
-        return self._counted[1]
 
     def about(self) -> About:
         """Describe the gallery."""

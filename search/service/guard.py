@@ -72,15 +72,11 @@ class Token:
         if scheme.lower() == "bearer" and hmac.compare_digest(digest, self._digest):
             return True
         # Not with `http.cookies`: its time grows quadratically with the length, and anybody may send this header.
-        cookies = (cookie.strip().partition("=") for cookie in headers.get("cookie", "").split(";"))
-        given = next((value for name, _, value in cookies if name == COOKIE), "")
-        return hmac.compare_digest(given.encode("latin-1"), self.cookie.encode())
-
-
-def host_of(header: str) -> str | None:
-    """The name or address in a `Host` header; `None` if it is not valid."""
-    found = _HOST.fullmatch(header.lower())
-    return None if found is None else found[1].strip("[]")
+        for cookie in headers.get("cookie", "").split(";"):
+            name, _, given = cookie.strip().partition("=")
+            if name == COOKIE:
+                return hmac.compare_digest(given.encode("latin-1"), self.cookie.encode())
+        return False
 
 
 def _is_address(host: str) -> bool:
@@ -133,7 +129,9 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = (), token: Token | None = None, is_public: bool = False):
-        self._app, self._token, self._is_public = app, token, is_public
+        self._app = app
+        self._token = token
+        self._is_public = is_public
         self._names = {"localhost", *(name.lower() for name in names)}
         self.num_running = 0
 
@@ -165,14 +163,15 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")
-        host = host_of(hosts[0]) if len(hosts) == 1 else None
-        if host is None or not (host in self._names or _is_address(host)):
-            name = "no name" if host is None else f"the name {host!r:.100}"
+        found = _HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
+        host = "" if found is None else found[1].strip("[]")
+        if not (host in self._names or _is_address(host)):
+            name = f"the name {host!r:.100}" if host else "no name"
             return 400, f"The request has {name} for this machine. Use its address, or start with --hostname NAME."
         # Browsers send the origin of the page; other programs do not.
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        origin = headers.get("origin")
         is_navigation = scope["method"] == "GET" and scope["path"] == "/"
-        is_foreign = site in ("cross-site", "same-site") and not is_navigation
+        is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_navigation
         if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
             return 403, "The request comes from a page of another site."
         is_open = not _is_asked(scope) or scope["path"] == "/api/session"
@@ -209,5 +208,4 @@ __all__ = [
     "SHORTEST_TOKEN",
     "Guard",
     "Token",
-    "host_of",
 ]

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -78,7 +77,7 @@ class Threads:
 
 async def call_in(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a thread of a pool."""
-    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,9 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
         At most `most` lines that best match a query, see [`best_cues`]; with `is_all`, all lines unless there are
         more. And the number of all lines.
     """
-    sources = {cue: source for source, cues in clip.words().items() for cue in cues}
+    sources = {}
+    for source, cues in clip.words().items():
+        sources |= dict.fromkeys(cues, source)
     cues = within(sorted(sources), clip.place.start, clip.place.stop)
     best = best_cues(cues, query, most)
     if is_all and len(cues) <= most:
