@@ -60,7 +60,8 @@ def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
         except (OSError, ValueError, ImportError) as error:
             address = get_worker().address
             raise ValueError(f"The worker {address} cannot load the model {setup.model}: {error}") from error
-        speech, screen = Speech(setup.gallery, loaded.recognizer), Screen(setup.gallery, loaded.line_reader)
+        speech = Speech(setup.gallery, loaded.recognizer)
+        screen = Screen(setup.gallery, loaded.line_reader)
         _loaded.append(_Tools(setup, loaded, Reader(tolerant(loaded.processor), speech, screen)))
         return _loaded[0]
 
@@ -97,7 +98,8 @@ class Cluster:
     """
 
     def __init__(self, address: str):
-        self.address, self._resources = address, None
+        self.address = address
+        self._resources = None
         try:
             self._client = Client(address, timeout=_PATIENCE)
         except OSError as error:
@@ -121,11 +123,11 @@ class Cluster:
         try:
             workers = self._client.scheduler_info()["workers"].values()
         except OSError as error:
-            raise ValueError(self._ended()) from error
+            raise self._ended() from error
         return [worker for worker in workers if self._resources is None or _GPU in worker["resources"]]
 
-    def _ended(self) -> str:
-        return (
+    def _ended(self) -> ValueError:
+        return ValueError(
             f"The Dask scheduler at {self.address} has ended. What was embedded before is saved: run the same command "
             "again to continue."
         )
@@ -191,11 +193,10 @@ class Cluster:
 
     def _wait(self, futures: Sequence[Future]) -> None:
         """Wait until tasks have ended, well or badly."""
-        is_waiting = bool(futures)
-        while is_waiting:
+        while futures:
             try:
                 wait(futures, timeout=_PATIENCE)
-                is_waiting = False
+                return
             except TimeoutError:
                 self._wait_for_worker(_REPLACED)
 
@@ -204,7 +205,7 @@ class Cluster:
             self._wait([future])
             return future.result()
         except CancelledError as error:
-            raise ValueError(self._ended()) from error
+            raise self._ended() from error
 
 
 __all__ = ["Cluster"]

@@ -79,8 +79,11 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
 
 def _reading(config: IndexConfig, known: Gallery | None) -> dict[str, float]:
     """How much of each clip the model sees and hears, where it is not the model's own; fixed for a gallery."""
-    wanted = {"num_frames": config.frames, "max_audio_seconds": config.sound_seconds}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
+    wanted = {}
+    if config.frames is not None:
+        wanted["num_frames"] = config.frames
+    if config.sound_seconds is not None:
+        wanted["max_audio_seconds"] = config.sound_seconds
     if known is None or not known.metadata:
         return wanted
     found = reading_of(known.metadata)
@@ -137,7 +140,9 @@ def _find(
 
 def _say_what_is_dropped(words_of: Path, modalities: Sequence[str]) -> None:
     """Name the kinds of words of another gallery that this one has no modality for."""
-    counts = Counter(name for file in Gallery.open(words_of).files.values() for name in file.words())
+    counts: Counter[str] = Counter()
+    for file in Gallery.open(words_of).files.values():
+        counts.update(file.words())
     for name, kind in {"subtitle": SPEECH, SCREEN: SCREEN}.items():
         counts[name] += Transcripts(words_of, kind).count()[1]
     for name, count in counts.items():
@@ -150,11 +155,10 @@ def _say_what_is_dropped(words_of: Path, modalities: Sequence[str]) -> None:
 
 def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
-    output = config.output
     if known is None:
-        check_place(output)
+        check_place(config.output)
     elif config.dtype is not None and known.dtype not in (None, config.dtype):
-        raise ValueError(f"{output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
+        raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
     _announce(model)
     fingerprint = identify(model).fingerprint
     if known is not None:
@@ -206,7 +210,8 @@ def index_folder(config: IndexConfig) -> Report:
     check_writable(config.output)
     known = Gallery.open(config.output) if is_gallery(config.output) else None
     model = _model_of(config, known)
-    selection, modalities = Selection(config.exclude), _modalities(config, model, known)
+    selection = Selection(config.exclude)
+    modalities = _modalities(config, model, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
     _check(config, model, known)
@@ -222,6 +227,7 @@ def index_folder(config: IndexConfig) -> Report:
         limits=limits,
         reading=_reading(config, known),
     )
+    # Only this process writes to the gallery from here on.
     with ExitStack() as held:
         embed = None
         if config.cluster is not None:

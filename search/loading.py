@@ -1,6 +1,6 @@
 """What a process needs to read and embed files: the model, its processor, and recognisers of words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,15 +54,6 @@ class Loaded:
     line_reader: RapidOcrReader | None
 
 
-def _check_modalities(model: str, available: Sequence[str], wanted: Sequence[str]) -> None:
-    lacking = [name for name in wanted if name not in available and name not in PAPER_MODALITIES]
-    if lacking:
-        raise ValueError(
-            f"{model} embeds {', '.join(available)}, and cannot also take {', '.join(lacking)}. A joint encoder as "
-            "published takes any text."
-        )
-
-
 def load(setup: Setup, device: torch.device) -> Loaded:
     """
     Load a model onto a device, and the recognisers.
@@ -74,7 +65,13 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     identity = identify(setup.model)
     options = modalities_option(identity, setup.modalities)
     model, processor = modeling_scalar.load_model(identity.download(), None, device, **options)
-    _check_modalities(identity.name, model.config.modalities, setup.modalities or ())
+    available = model.config.modalities
+    lacking = set(setup.modalities or ()).difference(available, PAPER_MODALITIES)
+    if lacking:
+        raise ValueError(
+            f"{identity.name} embeds {', '.join(available)}, and cannot also take {', '.join(sorted(lacking))}. A "
+            "joint encoder as published takes any text."
+        )
     configure(processor, setup.reading)
     recognizer = None
     if setup.transcribe is not None:

@@ -75,7 +75,9 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
         FileNotFoundError: a path does not exist.
         OSError: a folder cannot be listed.
     """
-    found, visited, selection = {}, set(), selection or Selection()
+    found = {}
+    visited = set()
+    selection = selection or Selection()
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
@@ -149,12 +151,10 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
         got = f"got {names}" if names else "there is none"
         raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
     used = (*paths, _SUBTITLE, *columns)
-    unused = [name for name in names if name not in used]
-    names = [name for name in names if name in used]
     found: dict[str, dict[str, str]] = {}
     for where, row in rows:
         given = {}
-        for name in names:
+        for name in used:
             cell = row.get(name)
             if not isinstance(cell, str | None) or "\0" in (cell or ""):
                 raise ValueError(f"{path}, {where}, column `{name}`: expected a text, got {cell!r}.")
@@ -168,7 +168,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
             if not os.path.isfile(given[_SUBTITLE]):
                 raise ValueError(f"{path}, {where}, column `{_SUBTITLE}`: there is no file {given[_SUBTITLE]!r}.")
         _add(found, real_path(os.path.join(folder, file)), given, f"{path}, {where}")
-    return found, unused
+    return found, [name for name in names if name not in used]
 
 
 def _add(found: dict[str, dict[str, str]], file: str, given: Mapping[str, str], where: str) -> None:
@@ -199,7 +199,9 @@ def find_clips(
         FileNotFoundError: a path does not exist.
         ValueError: see [`read_list`]; or two lists disagree.
     """
-    found, given, selection = {}, {}, selection or Selection()
+    found = {}
+    given = {}
+    selection = selection or Selection()
     for path in map(Path, paths):
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))

@@ -110,7 +110,8 @@ class Report(dict[str, FileState]):
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:
     """Say that the end of some sound is left out, and how to index all of it."""
-    first, max_audio = states[0].path, states[0].max_audio
+    first = states[0].path
+    max_audio = states[0].max_audio
     name = first if len(states) == 1 else f"{first} and {len(states) - 1} more"
     advice = f"to index all of it, use a new gallery with --segment {max_audio:g}"
     if segment is not None and segment <= max_audio:  # then a window is longer than it should be

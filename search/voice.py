@@ -46,6 +46,7 @@ def speech_stretches(probabilities: np.ndarray, longest: float) -> list[tuple[in
         First and last sample of each, the last one excluded, in order, without overlap.
     """
     per_second = SAMPLING_RATE / CHUNK
+    # Join what is likely speech over short pauses, and keep what has enough certain speech.
     runs: list[list[int]] = []
     for index in np.flatnonzero(probabilities >= _GOES_ON):
         if runs and index - runs[-1][1] <= _PAUSE * per_second:
@@ -54,10 +55,14 @@ def speech_stretches(probabilities: np.ndarray, longest: float) -> list[tuple[in
             runs.append([index, index + 1])
     runs = [run for run in runs if (probabilities[slice(*run)] >= _BEGINS).sum() >= _LEAST * per_second]
 
-    margin, most = round(_MARGIN * per_second), int(longest * per_second)
-    found, free = [], 0
+    # Add margins that do not overlap, and cut what is too long.
+    margin = round(_MARGIN * per_second)
+    most = int(longest * per_second)
+    found = []
+    free = 0
     for start, stop in runs:
-        start, stop = max(start - margin, free), min(stop + margin, len(probabilities))
+        start = max(start - margin, free)
+        stop = min(stop + margin, len(probabilities))
         while stop - start > most:
             third = start + 2 * most // 3
             cut = third + 1 + int(probabilities[third : start + most].argmin())

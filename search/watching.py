@@ -46,16 +46,21 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
                 print(f"Cannot scan now: {error} No file counts as gone meanwhile; trying again.", file=sys.stderr)
             time.sleep(interval)
             continue
-        pause, failures = max(interval, 10 * (time.monotonic() - begun)), 0
-        settled = [path for path, stat in now.items() if path in before and before[path] == stat]
-        ready = [path for path in settled if path not in done or done[path] != now[path]]
+        pause = max(interval, 10 * (time.monotonic() - begun))
+        failures = 0
+        ready = []
+        for path, stat in now.items():
+            is_settled = path in before and before[path] == stat
+            if is_settled and (path not in done or done[path] != stat):
+                ready.append(path)
         lost = [path for path in done if path not in now and path not in before]
         if ready or lost or scans == 1:
             update(ready)
         done |= {path: now[path] for path in ready}
         for path in lost:
             del done[path]
-        before, scans = now, scans + 1
+        before = now
+        scans += 1
         time.sleep(pause)
 
 
