@@ -80,6 +80,19 @@ def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tm
     assert max(written[-40:]) < 2 * 256 * 1100 + 10_000
 
 
+def test_a_file_is_written_again_once_half_of_its_rows_are_removed(tmp_path):
+    with Writer(tmp_path) as writer:
+        writer.append("clips", rows(0, 100))
+        writer.commit()
+        (first,) = writer.snapshot.shards["clips"]
+        for stop, is_kept in ((49, True), (50, False)):
+            writer.remove("clips", writer.find("clips", expected(stop)))
+            writer.commit()
+            (shard,) = writer.snapshot.shards["clips"]
+            assert (shard.file == first.file) == is_kept
+            assert (shard.rows, shard.num_removed) == ((100, stop) if is_kept else (100 - stop, 0))
+
+
 def test_a_cleared_table_is_empty_and_keeps_its_columns(tmp_path):
     for finish in (Writer.commit, Writer.compact):
         with Writer(tmp_path) as writer:

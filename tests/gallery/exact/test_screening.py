@@ -182,6 +182,31 @@ def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
     check(block, texts, 5, ScoreOptions())
 
 
+@pytest.mark.skipif(not multiplies_eight_bits(), reason="this machine does not screen in eight bits")
+@pytest.mark.parametrize("kind", ["random", "clustered"])
+@pytest.mark.parametrize("place", range(4))
+def test_a_threshold_that_some_but_fewer_than_k_clips_reach_is_noticed(kind, place, monkeypatch):
+    block = make_block(kind, [3000], 32)
+    texts = make_texts(block, 20, 0)
+    scores = np.sort(all_scores(block, texts, ScoreOptions())[0])[:, ::-1]
+    monkeypatch.setattr(ranking, "_guessed", lambda *given: scores[:, place].copy())
+    check(block, texts, 5, ScoreOptions())
+
+
+@pytest.mark.skipif(not multiplies_eight_bits(), reason="this machine does not screen in eight bits")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", all_options(3))
+def test_no_score_is_above_its_bound_from_eight_bits(kind, options):
+    block = make_block(kind, [700, 100], 33)
+    texts = make_texts(block, 10, 0)
+    truth = all_scores(block, texts, options)[0]
+    upper, rows = ranking._screened(block, ranking._coded(texts), 1, np.full(len(texts), -math.inf), options)
+    is_clip = (upper > -math.inf).numpy()
+    assert is_clip.sum() == len(texts) * int(block.allowed.sum())
+    above = np.take_along_axis(truth, rows.numpy(), axis=1) - upper.numpy()
+    assert above[is_clip].max() <= 1e-9
+
+
 @pytest.mark.parametrize("find", FINDS)
 def test_products_of_less_precision_find_the_same(find):
     block = make_block("clustered", [3000], 64, dtype="float32")
