@@ -255,6 +255,7 @@ class Contents(Described):
         """
         name = name.encode("utf-8", "replace").decode()  # the names of clips are UTF-8
         names = [known for known in (name, clip_id_of_shown(name)) if known is not None]
+        # Whole names come first, then ends of names, then files that were cut into windows.
         candidates = []
         for known in names:
             candidates += [known, os.path.join(self.root or "", known), os.path.realpath(known)]

@@ -294,11 +294,13 @@ class ClipFacts:
         wanted.check_modalities(modalities)
         mask = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone()
         unknown = {}
+        # Facts that are always known
         if wanted.paths:
             mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
         for names, expected in ((wanted.has, True), (wanted.lacks, False)):
             for name in names:
                 mask &= present[:, modalities.index(name)] == expected
+        # Facts that may be unknown: such clips pass at first, to be counted if they meet everything else
         if wanted.min_duration is not None or wanted.max_duration is not None:
             unknown[DURATION] = self.seconds.isnan()
             least = -math.inf if wanted.min_duration is None else wanted.min_duration
@@ -313,10 +315,14 @@ class ClipFacts:
             says, is_unknown = map(torch.from_numpy, self._words.say(word))
             unknown[WORDS] = unknown.get(WORDS, False) | is_unknown
             mask &= says | is_unknown
-        left_out = {name: int((mask & rows).sum()) for name, rows in unknown.items()}
+        left_out = {}
+        for name, rows in unknown.items():
+            count = int((mask & rows).sum())
+            if count:
+                left_out[name] = count
         for rows in unknown.values():
             mask &= ~rows
-        return Allowed(mask, {name: count for name, count in left_out.items() if count})
+        return Allowed(mask, left_out)
 
 
 __all__ = [

@@ -123,6 +123,7 @@ class Gallery(Contents):
 
             Gallery.from_arrays(["a", "b"], {"image": images, "title": titles}).search(query_vectors)
         """
+        # What is wrong with the arrays is said before a folder is made.
         names = names_of(ids)
         columns = {}
         for name, rows in modality_embeds.items():
@@ -133,8 +134,11 @@ class Gallery(Contents):
             dtype = "float16" if is_half else "float32"
         if mask is not None:
             mask = torch.as_tensor(np.asarray(mask))
-        temporary = None if path is not None else TemporaryDirectory(prefix="gallery-")
-        folder = Path(temporary.name if path is None else path)
+        temporary = None
+        if path is None:
+            temporary = TemporaryDirectory(prefix="gallery-")
+            path = temporary.name
+        folder = Path(path)
         if is_gallery(folder):
             raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
         num_off = num_present = 0
@@ -146,6 +150,7 @@ class Gallery(Contents):
             }
             if model is not None:
                 writer.metadata["model"] = model
+            # Some clips at a time: a copy of all vectors may take more room than the memory.
             for start in range(0, max(map(len, [names, *columns.values()])), COPIED_ROWS):
                 part = slice(start, start + COPIED_ROWS)
                 vectors = {name: rows[part] for name, rows in columns.items()}
