@@ -198,7 +198,10 @@ def test_a_threshold_that_some_but_fewer_than_k_clips_reach_is_noticed(kind, pla
 @pytest.mark.parametrize("options", all_options(3))
 def test_no_score_is_above_its_bound_from_eight_bits(kind, options):
     block = make_block(kind, [700, 100], 33)
-    texts = make_texts(block, 10, 0)
+    # Some texts are their own codes, so that nothing but the error of the clips' codes is left.
+    codes = torch.randint(-127, 128, (10, 33), generator=torch.Generator().manual_seed(0)).double()
+    codes[:, 0] = 127
+    texts = torch.cat([make_texts(block, 10, 0), normalize(codes @ rotation(33).T, dim=-1).float()])
     truth = all_scores(block, texts, options)[0]
     upper, rows = ranking._screened(block, ranking._coded(texts), 1, np.full(len(texts), -math.inf), options)
     is_clip = (upper > -math.inf).numpy()
