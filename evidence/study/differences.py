@@ -202,7 +202,7 @@ def _of_methods() -> list[Difference]:
             name = f"pooled-{variant}" if clips == "test" else f"pooled-{variant}-complete"
             found += _both(name, sentence, *pair, pooled=True)
     for variant in ("gram", "scalar_uniform"):
-        pair = _as_trained(masked="half"), _as_trained(variant=variant, masked="half")
+        pair = _as_trained(masked="0.5"), _as_trained(variant=variant, masked="0.5")
         sentence = f"SCALAR − {variant_name(variant)}, as trained, both sets of clips, half of the clips masked"
         found.append(Difference(f"pooled-{variant}-half", sentence, *pair, pooled=True))
     for variant in BASELINES:
@@ -213,7 +213,7 @@ def _of_methods() -> list[Difference]:
     for variant in ("scalar_uniform", "gram"):
         pair = Selection(experiment="repeated"), Selection(variant, experiment="repeated")
         found += _both(f"repeated-{variant}", f"other clips (seed 1): SCALAR − {variant_name(variant)}, fitted", *pair)
-        half = Selection(masked="half"), Selection(variant, masked="half")
+        half = Selection(masked="0.5"), Selection(variant, masked="0.5")
         sentence = f"half of the clips masked: SCALAR − {variant_name(variant)}, fitted"
         found.append(Difference(f"masked-{variant}", sentence, *half))
     return found
@@ -254,7 +254,7 @@ def _of_gains() -> list[Difference]:
     """Aggregation gain of every method, and what ablations change of it."""
     found = []
     for variant in ("scalar", *BASELINES):
-        for masked, words in {"nothing": "", "half": ", half of the clips masked"}.items():
+        for masked, words in {"nothing": "", "0.5": ", half of the clips masked"}.items():
             own = _as_trained(variant=variant, masked=masked, gain=True)
             name = f"gain-{variant}" if masked == "nothing" else f"gain-{variant}-half"
             sentence = f"aggregation gain of {variant_name(variant)}, as trained{words}"
@@ -274,8 +274,8 @@ def _of_views() -> list[Difference]:
     found = []
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "": ("R@1", {}),
-        "-half": ("half of the clips masked", {"masked": "half"}),
-        "-subtitles": ("without subtitles", {"masked": "subtitles"}),
+        "-half": ("half of the clips masked", {"masked": "0.5"}),
+        "-subtitles": ("without subtitles", {"masked": "subtitle"}),
         "-ten": ("R@10", {"at": 10}),
         "-gain": ("aggregation gain", {"gain": True}),
         "-video": ("picture alone", {"score": "video"}),

@@ -162,7 +162,7 @@ def plot_sharing(results: Results, path: Path) -> None:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels, levels = figure.subplots(1, 2, sharey=True), results.levels()
-    for axes, masked in zip(panels, ("nothing", "half"), strict=True):
+    for axes, masked in zip(panels, ("nothing", "0.5"), strict=True):
         for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
             recalls = {}
             for level, name in levels.items():

@@ -103,9 +103,9 @@ def main_table(results: Results) -> Table:
     """The main comparison: every variant with its own score, then other scores of SCALAR's embeddings."""
     shown = [
         ("T→V", "as trained", {"numbers": "as trained"}), ("T→V", "fitted", {}), ("T→V", "R@10", {"at": 10}),
-        ("T→V", "masked", {"masked": "half"}), ("V→T", "as trained", {"numbers": "as trained", "direction": BACK}),
+        ("T→V", "masked", {"masked": "0.5"}), ("V→T", "as trained", {"numbers": "as trained", "direction": BACK}),
         ("V→T", "fitted", {"direction": BACK}), ("V→T", "R@10", {"direction": BACK, "at": 10}),
-        ("V→T", "masked", {"direction": BACK, "masked": "half"}),
+        ("V→T", "masked", {"direction": BACK, "masked": "0.5"}),
     ]  # fmt: skip
     variants = [
         [variant_name(variant), *(_shown(results, Selection(variant), **change) for *_, change in shown)]
@@ -195,7 +195,7 @@ def kinds_table(results: Results) -> Table:
 def views_table(results: Results) -> Table:
     """Masked views, on complete training clips and on clips of which some lack a modality."""
     shown = {
-        "R@1": {}, "R@10": {"at": 10}, "half masked": {"masked": "half"}, "without subtitles": {"masked": "subtitles"},
+        "R@1": {}, "R@10": {"at": 10}, "half masked": {"masked": "0.5"}, "without subtitles": {"masked": "subtitle"},
         "video to text": {"direction": BACK}, "picture alone": {"score": "video"}, "sound alone": {"score": "audio"},
         "subtitle alone": {"score": "subtitle"},
     }  # fmt: skip
@@ -240,10 +240,10 @@ def sharing_table(results: Results) -> Table:
     """R@1 as a function of how much the modalities of a clip share."""
     levels = results.levels()
     rows = [
-        [variant_name(variant), f"{masked} masked",
+        [variant_name(variant), words,
          *(_shown(results, Selection(variant, experiment=name), masked=masked) for name in levels.values())]
         for variant in ("scalar", "scalar_uniform", "gram")
-        for masked in ("nothing", "half")
+        for masked, words in {"nothing": "nothing masked", "0.5": "half masked"}.items()
     ]  # fmt: skip
     columns = [("", "variant"), ("", ""), *((f"{level:g}", "shared") for level in levels)]
     return Table("sharing", "How much modalities share", "R@1 in percent, text to video, fitted; every column has "
@@ -280,18 +280,20 @@ def ceilings_table(results: Results) -> Table:
 
 
 def settings_table(results: Results) -> Table:
-    """The chosen settings of each method, and R@1 of its best trial on validation clips."""
-    tuning = results.study["tuning"] or {"methods": {}}
+    """The chosen settings of each method, and what its best trial found on validation clips."""
+    tuning = results.study["tuning"] or {"measure": "mean_reciprocal_rank", "methods": {}}
+    measure = tuning["measure"]
+    title = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR@10"}[measure]
     rows = []
     for variant, method in tuning["methods"].items():
-        best = max((t["recall_at_1"] for t in method["trials"] if t["recall_at_1"] is not None), default=None)
+        best = max((t[measure] for t in method["trials"] if t[measure] is not None), default=None)
         cell = Cell() if best is None else Cell((best,))
         rows.append([variant_name(variant), *_settings(results)[variant], cell])
     grid = "; ".join(f"{name} {', '.join(f'{v:g}' for v in values)}" for name, values in GRID.items())
-    note = "Chosen by the mean R@1 of both directions on validation clips, one seed; ablations have SCALAR's. "
+    note = f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. "
     note += f"Tried: {grid}; {_END}: an end of these. For PMRL the temperature is that of its directions; GRAM, "
     note += "HyperGRAM and TRIANGLE learn theirs, from this start."
-    return Table("settings", "Chosen settings", note, _columns("method", *GRID, "R@1"), [rows], 1)
+    return Table("settings", "Chosen settings", note, _columns("method", *GRID, title), [rows], 1)
 
 
 def fitted_table(results: Results) -> Table:

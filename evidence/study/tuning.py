@@ -154,7 +154,8 @@ def tune(
     for variant, tuning in tunings.items():
         trials = [vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank} for trial in tuning.trials]
         content[variant] = {"chosen": tuning.best(), "trials": trials}
-    found = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation", "methods": content}
+    found: dict[str, Any] = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation"}
+    found |= {"measure": "mean_reciprocal_rank", "methods": content}
     measured.mkdir(parents=True, exist_ok=True)
     write_json(found, measured / "tuning.json")
     return tunings

@@ -31,7 +31,7 @@ def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **se
 
     rows = []
     for numbers, more in (("as trained", 0), ("fitted", fitted)):
-        found = [("test", "nothing", recall), ("test", "half", recall - 10), ("test", "subtitles", recall - 10)]
+        found = [("test", "nothing", recall), ("test", "0.5", recall - 10), ("test", "subtitle", recall - 10)]
         found += [(name, "nothing", value) for name, value in sets.items()]
         rows += [
             {"clips": clips, "score": own, "numbers": numbers, "masked": masked, "direction": direction,
@@ -39,7 +39,7 @@ def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **se
             for clips, masked, value in found for direction in DIRECTIONS
         ]  # fmt: skip
     for score, percent in (single or {}).items():
-        for masked, less in (("nothing", 0), ("half", 10)):
+        for masked, less in (("nothing", 0), ("0.5", 10)):
             row = {"clips": "test", "score": score, "numbers": "as trained", "masked": masked}
             for direction in DIRECTIONS:
                 rows.append(row | {"direction": direction, "ranks": ranks(percent - less)})

@@ -44,7 +44,7 @@ def plain(variant="scalar", **fields):
 def test_what_was_measured_is_what_is_kept(study, results):
     assert results.means(Selection()) == (64, 65)  # the fitted numbers
     assert results.means(plain()) == (60, 61)
-    assert results.means(Selection("gram", masked="half")) == (40, 40)
+    assert results.means(Selection("gram", masked="0.5")) == (40, 40)
     assert results.means(plain(clips="disagree")) == (55, 55)
     assert results.means(Selection("pmrl")) == ()
     assert results.means(Selection(at=10)) == (100, 100)  # what is not first is seventh
@@ -87,7 +87,7 @@ def test_reciprocal_ranks_count_up_to_the_tenth(tmp_path):
 def test_gain_is_over_the_best_single_modality_of_the_same_embeddings(results):
     assert results.best_modality(plain()) == "subtitle"
     assert results.means(plain(gain=True)) == (25, 26)
-    assert results.means(plain(gain=True, masked="half")) == (25, 26)  # the single ones are masked, too
+    assert results.means(plain(gain=True, masked="0.5")) == (25, 26)  # the single ones are masked, too
     assert results.best_modality(plain(experiment="repeated")) is None
     assert results.means(plain(experiment="repeated", gain=True)) == ()
     gain = bound(results, Difference("x", "", plain(gain=True)))
@@ -158,13 +158,16 @@ def test_every_table_stands_on_the_results_alone(results):
 def test_settings_at_an_end_of_what_was_tried_are_marked(study):
     results = Results(study / "results")
     chosen = {"temperature": 0.8, "learning_rate": 0.003, "num_train_epochs": 8}
-    results.study["tuning"] = {"methods": {"pmrl": {"chosen": chosen, "trials": [{"recall_at_1": 40.0}]}}}
+    results.study["tuning"] = {
+        "measure": "mean_reciprocal_rank",
+        "methods": {"pmrl": {"chosen": chosen, "trials": [{"mean_reciprocal_rank": 40.0}]}},
+    }
     assert [str(cell) for cell in settings_table(results).rows[0]] == ["PMRL", "0.8†", "0.003", "8†", "40.0"]
 
 
 def test_a_page_is_filled_with_tables_differences_and_recalls(results):
     text = fill(
-        "SCALAR {{recall scalar numbers=fitted}}, masked {{recall scalar masked=half}}: "
+        "SCALAR {{recall scalar numbers=fitted}}, masked {{recall scalar masked=0.5}}: "
         "{{difference scalar-gram above}} {{claim gram shown}}.\n\n{{table main}}\n\n"
         "{{recall scalar kinds=single clips=disagree}} {{clips main num_train}} {{lack main audio}} {{lack main any}} "
         "{{option scalar query_temperature}}",
