@@ -15,6 +15,7 @@ from evidence.stamps.measuring import rank_halves
 from evidence.stamps.regimes import REGIMES, draw
 from evidence.stamps.report import RESULTS, Results, fill, goals, judged, report
 from evidence.stamps.rivals import CALIBRATED, RIVALS, SCALAR, Scene, fit
+from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 

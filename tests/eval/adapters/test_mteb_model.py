@@ -27,11 +27,7 @@ mteb = pytest.importorskip("mteb")
 
 from mteb.abstasks.retrieval import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
-from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask  # noqa: E402
-from mteb.models import SearchEncoderWrapper  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
-from mteb.models.model_implementations.random_baseline import RandomEncoderBaseline  # noqa: E402
-from mteb.models.model_meta import ModelMeta  # noqa: E402
 from mteb.results import TaskResult  # noqa: E402
 
 from eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
@@ -325,18 +321,6 @@ def test_a_masked_corpus_has_the_scores_of_one_that_lacks_the_same_cells(model, 
     for query, scores in found.items():
         assert scores == pytest.approx(expected[query], abs=1e-6)
     assert masked.mteb_model_meta.experiment_kwargs["masked"] == rate
-
-
-def test_mteb_evaluates_a_masked_corpus():
-    # Of texts, which need no torchcodec and keep their only modality
-    model = RandomEncoderBaseline("baseline/random", None)
-    model.mteb_model_meta = ModelMeta.create_empty({"name": "baseline/random", "revision": "1"})
-    task = MockRetrievalTask()
-    scores = []
-    for search in (SearchEncoderWrapper(model), Masked(SearchEncoderWrapper(model), 1.0)):
-        (result,) = mteb.evaluate(search, task, cache=None, show_progress_bar=False).task_results
-        scores.append(result.get_score())
-    assert scores[0] == scores[1] > 0
 
 
 def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_dir, monkeypatch):
