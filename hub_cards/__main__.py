@@ -30,6 +30,7 @@ def _command(kind: str, settings: type[Push], about: str) -> None:
         from .publishing import push
 
         done = push(given, import_module(f".{kind}", __package__).KIND)
+        # A dry run returns the card.
         if isinstance(done, str):
             show(*done.split("\n"))
             say(f"Nothing was sent. The files to publish are in {given.dry_run}.")

@@ -74,6 +74,7 @@ def stage_adapter(source: Path, folder: Path, base: PublishedModel, results: lis
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
     """
     check_adapter(source)
+    # The base by its id and commit, in place of a folder of this machine.
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = identify(source).adapter
     published = {"base_model_name_or_path": base.repo_id, "revision": base.revision}
@@ -88,6 +89,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
     data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
     adapter = read_json(folder / "adapter_config.json")
+    # Parts that the run added to the base; with nothing else, the adapter is of heads alone.
     parts = variables["counts"]
     added = [part for part in parts if part in _SCALARS or part.endswith("_head")]
     is_of_heads = len(added) == len(parts)

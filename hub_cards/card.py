@@ -52,8 +52,10 @@ class Details:
     def over(self, earlier: "Details") -> "Details":
         """Return these details, completed by those of an earlier card."""
         # A name and a link belong to one licence.
-        stale = {"license_name", "license_link"} if "license" in self.data else set()
-        older = {name: value for name, value in earlier.data.items() if name in self.data or name not in stale}
+        older = dict(earlier.data)
+        if "license" in self.data:
+            older.pop("license_name", None)
+            older.pop("license_link", None)
         return Details(older | self.data, self.kept or earlier.kept)
 
 
@@ -70,6 +72,7 @@ def read_card(card: str) -> tuple[str | None, Details]:
     except yaml.YAMLError as error:
         raise ValueError(f"The front matter of the card is not YAML: {' '.join(str(error).split())}.") from error
     front = {name: value for name, value in data.items() if name not in _FROM_FILES}
+    # Text between the marked lines is kept; without any mark a person wrote the card.
     marks = _MARK.findall(card)
     found = _MARKED.search(card)
     if not marks:
@@ -111,9 +114,13 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)
-    data = {**details.data, **(data.to_dict() if isinstance(data, CardData) else data)}
+    if isinstance(data, CardData):
+        data = data.to_dict()
+    data = {**details.data, **data}
     front_matter = yaml_dump(data, sort_keys=False).strip()
     card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
+
+    # The next push reads the card: a card that it could not read would lose the manual text.
     found, read = read_card(card)
     if (found, read.kept) != (kind, details.kept):
         raise ValueError(

@@ -16,6 +16,7 @@ class PublishError(OSError):
 
 def _reason(error: BaseException, endpoint: str, where: str) -> str:
     """Explain in a sentence or two why a request about a repository failed, and what to do."""
+    # The Hub explains its own errors; those of the network have only their message.
     message = " ".join(str(error).split()[:60]).rstrip(".")
     if isinstance(error, RepositoryNotFoundError):  # also one behind a gate
         return f"The {where} does not exist, or no token that may see it was given (`hf auth login`)."

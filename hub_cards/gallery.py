@@ -50,13 +50,16 @@ class _Names:
         self.files: dict[str, str] = {}
         self._clips: dict[str, str] = {}
         clips_of_files = gallery.clips_of_files()
-        paths = sorted(path for path in clips_of_files if path in gallery.files)
-        self._folder = os.path.commonpath(map(os.path.dirname, paths)) if paths else None
+        paths = sorted(clips_of_files.keys() & gallery.files)
+        self._folder = None
+        if paths:
+            self._folder = os.path.commonpath(map(os.path.dirname, paths))
         if self._folder in _TOO_HIGH:
             raise ValueError(
                 f"The clips of {gallery.path} share no folder but {self._folder!r}, so their names would reveal the "
                 "folders of this machine. Index one folder at a time, and publish a gallery for each."
             )
+        # A window's name is that of its file with the seconds, so it changes with it.
         for path in paths:
             self.files[path] = self.of_file(path)
             for name in clips_of_files[path]:
@@ -99,13 +102,17 @@ def _with(rows: pa.Table, name: str, values: list[Any]) -> pa.Table:
 
 def _named(rows: pa.Table, column: str, name_of: Any) -> pa.Table:
     """Replace the texts of a column of lists."""
-    return _with(rows, column, [[name_of(text) for text in texts] for texts in lists_of(rows, column)])
+    lists = []
+    for texts in lists_of(rows, column):
+        lists.append([name_of(text) for text in texts])
+    return _with(rows, column, lists)
 
 
 def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
     """Return the published details of files: why some could not be read, and everything about those published too."""
     files = {}
     for path, file in gallery.files.items():
+        # Without media only failures are published, for the card names them.
         if file.reason is None and not media:
             continue
         name = names.of_file(path)
@@ -121,6 +128,7 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
     """Copy files, each with its subtitle file and transcripts, and check that they are unchanged since embedding."""
     for path, name in names.files.items():
+        # The file, and the subtitle file next to it, under their published names.
         target = folder / MEDIA / name
         known = gallery.files[path]
         check_content(path)
@@ -133,17 +141,19 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
             # Pipes, and what the system generates such as /proc/kmsg, have no size, and reading them might never end.
             if sidecar.stat().st_size:
                 shutil.copyfile(sidecar, copy)
+
+        # Checked after copying: what is published belongs to the vectors.
         if clip_sha256(str(target)) != known.sha256:
             raise ValueError(
                 f"{path}, or the subtitle file next to it, has changed since it was embedded, or a list gave its "
                 "subtitle. Index again, without a list."
             )
         for kind in KINDS:
-            found = Transcripts(gallery.path, kind).with_words(known.sha256)
-            if found is not None:
+            transcript = Transcripts(gallery.path, kind).with_words(known.sha256)
+            if transcript is not None:
                 copies = Transcripts(folder, kind)
                 copies.folder.mkdir(exist_ok=True)
-                _copy_transcript(found, copies.path_of(known.sha256))
+                _copy_transcript(transcript, copies.path_of(known.sha256))
 
 
 def _copy_transcript(path: Path, target: Path) -> None:
@@ -173,6 +183,8 @@ def stage_gallery(source: Path, folder: Path, model: PublishedModel | None = Non
     """
     gallery = _open(source, media)
     names = _Names(gallery)
+
+    # The tables, with published names.
     clips = _with(gallery.clips, "clip_id", [names.of_clip(name) for name in gallery.clip_ids])
     if "problems" in clips.column_names:
         clips = _named(clips, "problems", names.shortened)
@@ -191,7 +203,10 @@ def stage_gallery(source: Path, folder: Path, model: PublishedModel | None = Non
 def _metadata(gallery: Gallery, model: PublishedModel | None) -> dict[str, Any]:
     """Return the published metadata about the origin of the vectors."""
     metadata = without_folders(gallery.metadata)
-    metadata["left_out"] = gallery.metadata.get("left_out", [] if gallery.files else None)  # ids do not change
+    left_out = None
+    if gallery.files:
+        left_out = []
+    metadata["left_out"] = gallery.metadata.get("left_out", left_out)  # ids do not change
     if model is None:  # nobody else could load it by this name
         metadata["local_model"] = metadata.pop("model", None)
     else:
@@ -205,8 +220,11 @@ def _metadata(gallery: Gallery, model: PublishedModel | None) -> dict[str, Any]:
 def _origin(gallery: Gallery, facts: dict[str, Any]) -> list[tuple]:
     """Return rows of the card's table about the origin of the vectors, as far as it is known."""
     known = {"SHA-256 of the gallery": facts["gallery_sha256"], "precision": facts["dtype"]}
-    known |= {name: value for name, value in gallery.metadata.items() if isinstance(value, str | int | float)}
-    known |= {name: ", ".join(map(str, values)) for name, values in gallery.calibration.items()}
+    for name, value in gallery.metadata.items():
+        if isinstance(value, str | int | float):
+            known[name] = value
+    for name, values in gallery.calibration.items():
+        known[name] = ", ".join(map(str, values))
     return [(code(name), code(value)) for name, value in known.items()]
 
 
@@ -219,9 +237,10 @@ def _failures(gallery: Gallery) -> tuple[list[str], list[str]]:
             problems.append(f"{name}: {problem}")
     clips = gallery.clips_of_files()  # a file's readable windows are clips even if others could not be read
     for file in gallery.files.values():
-        if file.reason is not None:
-            where = problems if file.path in clips else left_out
-            where.append(f"{file.path}: {file.reason}")
+        if file.reason is not None and file.path in clips:
+            problems.append(f"{file.path}: {file.reason}")
+        elif file.reason is not None:
+            left_out.append(f"{file.path}: {file.reason}")
     return [*problems, *gallery.metadata.get("problems", ())], left_out
 
 
@@ -231,6 +250,8 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
     facts = gallery.facts()
     title = f"Embeddings of {repo_id.split('/')[-1]}"
     split = re.sub(r"\W+", "_", gallery.metadata.get("split") or "gallery")
+
+    # Front matter, by which `datasets` loads the tables without this package.
     _, shards = read_manifest(folder)
     configs = []
     for name in ("clips", "queries"):
@@ -245,6 +266,8 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         tags=["embeddings", "video-retrieval", "multimodal", "scalar"],
         configs=configs,
     )
+
+    # Text of the card.
     problems, left_out = _failures(gallery)
     return render(
         "gallery",
@@ -277,6 +300,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
         PublishError: it does not exist there.
         ValueError: its weights differ from those that made the gallery.
     """
+    # Named by the user, or by the gallery itself.
     metadata = Gallery.open(source).metadata
     name = given or metadata.get("model")
     if name is None:

@@ -17,7 +17,11 @@ class Markdown(str):
 
 def _one_line(value: Any) -> str:
     """Return a value without line breaks and control characters, so that no heading, list or fence can start."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in str(value)).split())
+    letters = list(str(value))
+    for place, letter in enumerate(letters):
+        if not letter.isprintable():
+            letters[place] = " "
+    return " ".join("".join(letters).split())
 
 
 def text(value: Any) -> Markdown:
@@ -31,9 +35,11 @@ def text(value: Any) -> Markdown:
 def code(value: Any) -> Markdown:
     """Format a value as a code span with as many backticks as needed: names of files, fields and options."""
     line = _one_line(value)
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
-    padding = " " if not line or "`" in (line[0], line[-1]) else ""
-    return Markdown(f"{fence}{padding}{line}{padding}{fence}")
+    longest = max(re.findall("`+", line), key=len, default="")
+    fence = longest + "`"  # longer than any within
+    if not line or "`" in (line[0], line[-1]):
+        line = f" {line} "
+    return Markdown(f"{fence}{line}{fence}")
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markdown:
@@ -41,9 +47,12 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markdown:
     rules = [Markdown("---")] * len(head)
     lines = []
     for row in (head, rules, *rows):
-        cells = [text("–" if cell is None else cell) for cell in row]
-        # In a table, even a bar in a code span ends the cell unless it is escaped.
-        cells = [re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", cell) for cell in cells]
+        cells = []
+        for cell in row:
+            if cell is None:
+                cell = "–"
+            # In a table, even a bar in a code span ends the cell unless it is escaped.
+            cells.append(re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", text(cell)))
         lines.append(f"| {' | '.join(cells)} |")
     return Markdown("\n".join(lines))
 

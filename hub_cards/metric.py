@@ -32,7 +32,11 @@ def stage_metric(source: Path, folder: Path, repo_id: str) -> None:
     """
     source = source.resolve()
     name = source.name
-    missing = [file for file in (f"{name}.py", *_REQUIRED) if not (source / file).is_file()]
+    # A script of the folder's name, its documentation, an example and its requirements.
+    missing = []
+    for file in (f"{name}.py", *_REQUIRED):
+        if not (source / file).is_file():
+            missing.append(file)
     if missing:
         raise FileNotFoundError(f"{source} is not the folder of a metric: it lacks {missing}.")
     if repo_id.split("/")[-1] != name:
@@ -50,10 +54,14 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     Write the card of a metric from its documentation, the README.md of `folder`, which the card will replace. The
     licence is that of `details`, or else of the documentation.
     """
+    # The documentation loads the metric from a folder; the card loads it from the Hub.
     documentation = RepoCard.load(folder / "README.md")
     local = f'evaluate.load("eval/metrics/{repo_id.split("/")[-1]}")'
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    packages = [f'"{line}"' for line in lines if line and not line.startswith(("#", "-"))]
+    packages = []
+    for line in lines:
+        if line and not line.startswith(("#", "-")):
+            packages.append(f'"{line}"')
     return render(
         "metric",
         {"sdk_version": GRADIO_VERSION, "python_version": PYTHON_VERSION, "app_file": _APP},

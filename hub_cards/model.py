@@ -28,6 +28,7 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None) -
     if source.is_dir() and identify(source).kind == "adapter":
         raise ValueError(f"{source} holds an adapter: publish it with `scalar publish adapter`.")
     check_source(source, "config.json", "model*.safetensors")
+    # Weights are linked, not copied; a sharded model has an index too.
     stage_weights(source, folder, "model*.safetensors")
     for index in source.glob("model.safetensors.index.json"):
         shutil.copyfile(index, folder / index.name)
@@ -44,8 +45,9 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
         ValueError: an evaluation does not have the content of one.
     """
     data, variables = describe(folder, repo_id, "model*.safetensors")
-    training = variables["training"]
-    trained = None if training is None else training["trainable_parameters"]
+    trained = None
+    if variables["training"] is not None:
+        trained = variables["training"]["trainable_parameters"]
     card = ModelCardData(library_name="transformers", **data)
     return render("model", card, details, trained=trained, adapter=None, **variables)
 

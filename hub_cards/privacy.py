@@ -27,6 +27,7 @@ def without_folders(content: Any) -> Any:
         return [without_folders(value) for value in content]
     if not isinstance(content, str):
         return content
+    # A text that is a path as a whole, or one with paths in it.
     for path in (PurePosixPath(content), PureWindowsPath(content)):
         if path.is_absolute() and ": " not in content:
             return path.name
@@ -35,6 +36,7 @@ def without_folders(content: Any) -> Any:
 
 def check_card(card: str) -> None:
     """Raise a ValueError that lists the paths of this machine in a card, except in the text that a person wrote."""
+    # What a person wrote is theirs.
     before, _, rest = card.partition(KEPT_BEGIN)
     generated = before + rest.partition(KEPT_END)[2]
     found = sorted(set(_LOCAL_PATH.findall(generated)))

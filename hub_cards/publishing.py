@@ -88,6 +88,7 @@ def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
         return _Found()
     if settings.private and not info.private:
         raise PublishError(f"{info.id} already exists and is public: make it private in its settings first.")
+    # The kind of a card tells which push wrote the repository.
     files = tuple(sibling.rfilename for sibling in info.siblings)
     written_by = None
     details = Details()
@@ -98,7 +99,9 @@ def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
     if written_by == kind.name:
         return _Found(info.sha, files, details)
     # The Hub itself writes the first card of a Space.
-    harmless = {".gitattributes", "README.md"} if kind.repo_type == "space" else {".gitattributes"}
+    harmless = {".gitattributes"}
+    if kind.repo_type == "space":
+        harmless.add("README.md")
     others = sorted(set(files) - harmless)
     if written_by is not None or others:
         raise PublishError(
@@ -110,7 +113,9 @@ def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
 
 def _details(settings: Push) -> Details:
     """Return the publisher's values that no file records."""
-    return Details({"license": settings.license} if settings.license else {})
+    if settings.license:
+        return Details({"license": settings.license})
+    return Details()
 
 
 def _write_card(folder: Path, card: str) -> None:
@@ -128,6 +133,7 @@ def _operations(folder: Path, kind: Kind, found: _Found) -> list[CommitOperation
             name = path.relative_to(folder).as_posix()
             new.add(name)
             operations.append(CommitOperationAdd(name, str(path)))
+    # Files of an earlier push that this one no longer writes.
     for name in found.files:
         if name not in new and any(fnmatch(name, owned) for owned in kind.owned):
             operations.append(CommitOperationDelete(name))
@@ -148,12 +154,14 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
     """
     where = f"{kind.repo_type} {settings.name}"
     repo = {"repo_id": settings.name, "repo_type": kind.repo_type}
+    # The card, from the one on the Hub; a new repository is only created if all that it will hold is right.
     with explained(api.endpoint, where):
         found = _find(api, kind, settings)
         _write_card(folder, make_card(folder, settings.name, _details(settings).over(found.details)))
         RepoCard.load(folder / "README.md").validate(kind.repo_type)
         if found.commit is None:
             api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
+    # One commit on top of the one that was found: if somebody else pushes in between, the Hub refuses it.
     with explained(api.endpoint, where, "Push again: if the commit succeeded anyway, that changes nothing."):
         commit = api.create_commit(
             **repo,
@@ -183,6 +191,7 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
     """
     api = api or HfApi()
     output = settings.dry_run
+    # Staged elsewhere, so that a push that fails leaves the source as it was.
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
         make_card = partial(kind.make_card, **(kind.stage(settings, folder, api) or {}))
@@ -260,6 +269,7 @@ def find_model(
         PublishError: it does not exist, or this token has no access to it.
         ValueError: it has other weights, or the name is not an id.
     """
+    # A folder records where it was published; anything else is an id.
     found = PublishedModel(name, revision)
     if Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1:
         found = _read_record(Path(name), api.endpoint)
@@ -270,8 +280,9 @@ def find_model(
         return found
     with explained(api.endpoint, f"model {found.repo_id}", "Nothing was published; --model or --base names another."):
         info = api.model_info(found.repo_id, revision=found.revision, files_metadata=True)
-    there = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
-    different = sorted(file for file, digest in weights.items() if there.get(file) != digest)
+    # Large files, which weights are, are known to the Hub by their SHA-256.
+    published = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
+    different = sorted(file for file in weights if published.get(file) != weights[file])
     if different:
         raise ValueError(
             f"{info.id} at {info.sha} has other weights than expected: {different} differ. Push the folder of the "

@@ -41,6 +41,7 @@ def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
     gallery = settings.gallery
     check_place("gallery", gallery)
     place = {"gallery": gallery, "gallery_revision": "main", "model": None}
+    # The commit now on the Hub is what the Space serves, whatever is pushed later.
     if settings.dry_run is None:  # else nothing is looked up
         with explained(api.endpoint, f"dataset {gallery}"):
             place["gallery_revision"] = api.dataset_info(gallery).sha

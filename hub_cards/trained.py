@@ -23,7 +23,6 @@ from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method
 
 from .evidence.evaluations import (
-    Result,
     check_weights,
     eval_results,
     identifier,
@@ -51,7 +50,9 @@ _TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal")
 
 def optional_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON file, if it exists."""
-    return read_json(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return read_json(path)
 
 
 def check_source(source: Path, expected: str, weights: str) -> None:
@@ -78,7 +79,11 @@ def stage_weights(source: Path, folder: Path, pattern: str) -> None:
 def _stage_code(source: Path, folder: Path) -> None:
     """Write configuration, processor and the code of the model in this version."""
     config = load_config(source)
-    kind = ScalarJointModel if isinstance(config, ScalarJointConfig) else ScalarModel
+    kind = ScalarModel
+    if isinstance(config, ScalarJointConfig):
+        kind = ScalarJointModel
+
+    # The file of the model, and all that it imports from its own folder: together they load without this package.
     model_code = sys.modules[kind.__module__].__file__
     for file in (model_code, *get_relative_import_files(model_code)):
         shutil.copyfile(file, folder / Path(file).name)
@@ -107,7 +112,9 @@ def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
         return sorted((source / "results").rglob("results.json"))
     files = []
     for path in given:
-        found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            found = sorted(path.rglob("results.json"))
         if not found or not found[0].is_file():
             raise FileNotFoundError(f"There is no results.json at {path}; `scalar eval run` writes it.")
         files += found
@@ -124,6 +131,7 @@ def _result_name(result: Mapping[str, Any]) -> str:
 
 def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
     """Copy the results that were measured with exactly these weights, and their figures."""
+    # A result counts for these weights alone.
     digests = identify(source).weights
     for path in _find_results(source, given):
         result = read_result(path)
@@ -160,20 +168,14 @@ def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None)
 # Card ---------------------------------------------------------------------------------------------------------------
 
 
-def _evaluation(folder: Path, result: Result) -> dict[str, Any]:
-    """Return the card's variables for one evaluation."""
-    place = f"results/{result.name}"
-    has_figure = (folder / place / _FIGURE).is_file()
-    return {"content": result.content, "tables": tables(result), "folder": place, "has_figure": has_figure}
-
-
 def _needed(aggregation: str, modalities: Sequence[str]) -> list[str]:
     """Return the modalities that a clip needs to get a score."""
+    # A score of a plugin is not known here.
     if aggregation not in (*METHODS, *modalities):
         return []
     masks = ~torch.eye(len(modalities), dtype=torch.bool)  # each clip lacks one modality
-    has_score = find_method(aggregation, modalities).covers(masks, modalities).tolist()
-    return [name for name, is_covered in zip(modalities, has_score, strict=True) if not is_covered]
+    has_score = find_method(aggregation, modalities).covers(masks, modalities)
+    return [modalities[place] for place in (~has_score).nonzero().flatten().tolist()]
 
 
 def _encoders(config: Mapping[str, Any], is_joint: bool) -> dict[str, Any]:
@@ -191,11 +193,14 @@ def _encoders(config: Mapping[str, Any], is_joint: bool) -> dict[str, Any]:
 
 def _float(value: Any) -> float:
     """Read a number of a configuration: JSON has no infinity, and transformers writes an object instead."""
-    return float(value["__float__"] if isinstance(value, dict) else value)
+    if isinstance(value, dict):
+        value = value["__float__"]
+    return float(value)
 
 
 def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return front matter of a model or adapter, and variables of its template; `pattern` matches the weights."""
+    # The staged files.
     config = read_json(folder / "config.json")
     recipe = optional_json(folder / "recipe.json")
     training = optional_json(folder / "training.json")
@@ -206,14 +211,21 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     model_name = repo_id.split("/")[-1]
 
-    # Front matter
-    tags = [*_TAGS, *(identifier(name) for name in modalities), identifier(aggregation)]
+    # Front matter.
+    tags = [*_TAGS, *map(identifier, modalities), identifier(aggregation)]
     data = {"pipeline_tag": "feature-extraction", "tags": tags}
     if results:
         data |= {"model_name": model_name, "eval_results": eval_results(results)}
     if emissions is not None:
         data["co2_eq_emissions"] = emissions | {"training_type": "fine-tuning"}
 
+    # Variables of the template.
+    evaluations = []
+    for result in results:
+        place = f"results/{result.name}"
+        has_figure = (folder / place / _FIGURE).is_file()
+        evaluation = {"content": result.content, "tables": tables(result), "folder": place, "has_figure": has_figure}
+        evaluations.append(evaluation)
     variables = _encoders(config, identify(folder).is_joint) | {
         "repo_id": repo_id,
         "counts": count_parameters(sorted(folder.glob(pattern))),
@@ -231,7 +243,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "training": training,
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
-        "evaluations": [_evaluation(folder, result) for result in results],
+        "evaluations": evaluations,
     }
     return data, variables
 

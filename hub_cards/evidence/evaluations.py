@@ -51,6 +51,7 @@ def read_result(path: Path) -> Result:
     """
     content = read_json(path)
     check_result(content, path)
+    # What a card shows besides the fields of a report.
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
@@ -65,7 +66,11 @@ def read_result(path: Path) -> Result:
 
 def read_results(folder: Path) -> list[Result]:
     """Read the evaluations that are published with a model, each in a folder of its `results/`; errors as above."""
-    return [read_result(path / "results.json") for path in sorted(folder.glob("results/*")) if path.is_dir()]
+    results = []
+    for path in sorted(folder.glob("results/*")):
+        if path.is_dir():
+            results.append(read_result(path / "results.json"))
+    return results
 
 
 def check_weights(result: Result, digests: Mapping[str, str]) -> None:
@@ -83,11 +88,14 @@ def check_weights(result: Result, digests: Mapping[str, str]) -> None:
 
 def identifier(name: str) -> str:
     """Return a name in the form of the Hub's ids: letters, digits and single `-`, `_` or `.` between them."""
-    return re.sub(r"([-._])[-._]+", r"\1", re.sub(r"[^A-Za-z0-9._-]+", "-", name)).strip("-._")[:96] or "unnamed"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    name = re.sub(r"([-._])[-._]+", r"\1", name)
+    return name.strip("-._")[:96] or "unnamed"
 
 
 def _stages(result: Result) -> list[tuple[str, dict[str, Any], Mapping[str, Any]]]:
     """Return the name, the arguments and the metrics of each stage of the model's own score, with nothing masked."""
+    # The first stage, then every policy of the second.
     method = result.method
     own = result.rates[0.0]["methods"][method]
     stages = [("first stage", {"stage": 1, "method": method}, own)]
@@ -110,32 +118,32 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
         content = result.content
         retrieval = content["retrieval"]
         sha256 = content["gallery"]["sha256"]
+        # The gallery, queries and masks distinguish the task from others on the same benchmark.
         protocol = {name: retrieval[name] for name in ("num_clips", "num_queries", "mask_seed", "tie_rule")}
         shared = {
             "dataset_type": identifier(content["benchmark"]),
             "dataset_name": content["benchmark"],
-            # The gallery, queries and masks distinguish the task from others on the same benchmark.
             "dataset_config": f"gallery {sha256[:12]}, {retrieval['num_queries']} queries, "
             f"mask seed {retrieval['mask_seed']}",
             "dataset_split": content["split"],
             "dataset_args": protocol | {"gallery_sha256": sha256},
         }
         for stage, arguments, measured in _stages(result):
-            for key, value in measured.items():
-                direction = next((name for name in DIRECTIONS if key.startswith(name)), None)
-                if direction is None or value is None:
-                    continue
-                name = key.removeprefix(f"{direction}_")
-                entry = EvalResult(
-                    task_type=direction.replace("_", "-") + "-retrieval",
-                    task_name=DIRECTIONS[direction],
-                    metric_type=name,
-                    metric_value=value,
-                    metric_name=f"{name.replace('_', ' ')}, {stage}",
-                    metric_args=arguments,
-                    **shared,
-                )
-                found.append(entry)
+            for direction, title in DIRECTIONS.items():
+                for key, value in measured.items():
+                    if not key.startswith(direction) or value is None:
+                        continue
+                    name = key.removeprefix(f"{direction}_")
+                    entry = EvalResult(
+                        task_type=direction.replace("_", "-") + "-retrieval",
+                        task_name=title,
+                        metric_type=name,
+                        metric_value=value,
+                        metric_name=f"{name.replace('_', ' ')}, {stage}",
+                        metric_args=arguments,
+                        **shared,
+                    )
+                    found.append(entry)
     return found
 
 

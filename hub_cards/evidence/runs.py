@@ -34,8 +34,10 @@ def training_table(
     adapter = adapter or {}
     settings = {name: recipe.get(name) for name in _SHOWN}
     # Only one of them ended the training.
-    has_steps = (recipe.get("max_steps") or -1) > 0
-    settings["num_train_epochs" if has_steps else "max_steps"] = None
+    if (recipe.get("max_steps") or -1) > 0:
+        settings["num_train_epochs"] = None
+    else:
+        settings["max_steps"] = None
     if adapter.get("target_modules") != DUMMY_TARGET_MODULES:  # the value for an adapter of heads alone
         settings |= {name: adapter.get(name) for name in _LORA}
     if recipe.get("adapter") == "full":  # an adapter's base is given elsewhere
@@ -45,7 +47,11 @@ def training_table(
         settings["steps"] = training["global_step"]
         settings["batch size of a step"] = training["batch_size"]
         settings["precision"] = training["precision"]
-    return [(code(name), code(value)) for name, value in settings.items() if value is not None]
+    rows = []
+    for name, value in settings.items():
+        if value is not None:
+            rows.append((code(name), code(value)))
+    return rows
 
 
 def read_emissions(path: Path) -> dict[str, Any] | None:
@@ -64,6 +70,7 @@ def read_emissions(path: Path) -> dict[str, Any] | None:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
+        # CodeCarbon counts kilograms, the Hub grams.
         kilograms = math.fsum(float(row["emissions"]) for row in rows)
         source = f"CodeCarbon {rows[-1]['codecarbon_version']}"
     except (LookupError, TypeError, ValueError) as error:
