@@ -44,6 +44,7 @@ def audit(config: AuditConfig) -> None:
     from eval.benchmarks.registry import load_split
     from gallery.files import write_json
 
+    # Clips without files are listed rather than refused: that is what an audit is for.
     data = load_split(
         config.benchmark,
         config.root,
@@ -71,6 +72,7 @@ def embed(config: EmbedConfig) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     gallery = embed_benchmark(**config.job())
+    # What could not be read, a line each, then the sizes.
     for name, problems in gallery.problems().items():
         for problem in problems:
             show(f"counted as absent: {name}: {problem}")

@@ -30,6 +30,7 @@ def _write_model(model_path: str, options: Mapping[str, Any], modalities: Sequen
     """Write fitted options into the configuration of a model, which may embed the same modalities in another order."""
     path = Path(model_path) / "config.json"
     content = read_object(path)
+    # Numbers of modalities in the order of the model, which may not be that of the clips.
     kind = _CONFIGS[content["model_type"]]
     for name, value in options.items():
         if isinstance(value, list):
@@ -42,7 +43,8 @@ def _write_model(model_path: str, options: Mapping[str, Any], modalities: Sequen
 def _check_modalities(config: CalibrateConfig, modalities: Sequence[str]) -> None:
     """Raise a ValueError if the model embeds a modality that the clips lack: it would have no scale and no offset."""
     content = read_object(Path(config.model_path) / "config.json")
-    others = [name for name in _CONFIGS[content["model_type"]].from_dict(content).modalities if name not in modalities]
+    own = _CONFIGS[content["model_type"]].from_dict(content).modalities
+    others = [name for name in own if name not in modalities]
     if others:
         raise ValueError(
             f"{config.model_path} also embeds {', '.join(others)}, which these clips do not have: scales "
@@ -54,19 +56,23 @@ def _write(
     config: CalibrateConfig, options: Mapping[str, Any] | None, modalities: Sequence[str], least: LeastScore | None
 ) -> list[str]:
     """Write the fit, with numbers for each of these modalities, and the least score; return the paths written to."""
-    written, before, after = [], None, None
+    written: list[str] = []
     if options is None and least is None:
         return written
+    before = None
+    after = None
     gallery = config.embeddings_path
     if gallery is None:
         gallery = Path(config.output) / "embeddings"
     # Opened first: if another process is writing to it, the model is not changed either.
     with GalleryWriter(gallery) if is_gallery(gallery) else nullcontext() as writer:
+        # The model's configuration, which changes its fingerprint.
         if options is not None and config.has_own_model:
             before = identify(config.model_path).fingerprint
             _write_model(config.model_path, options, modalities)
             after = identify(config.model_path).fingerprint
             written.append(str(Path(config.model_path) / "config.json"))
+        # The gallery's metadata, in one commit.
         if writer is not None:
             changes: dict[str, Any] = {}
             if options is not None:
@@ -98,26 +104,36 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     if config.model_path is not None and config.embeddings_path is not None:
         check_made_by(config.embeddings_path, config.model_path)
     Path(config.output).mkdir(parents=True, exist_ok=True)
+    # Queries and clips, and how they are scored before the fit.
     embeddings = embeddings_of(config.run_config())
     before = score_options_of(embeddings.metadata)
     method = before.pop("method")
     if method != "scalar":
         raise ValueError(f"Only SCALAR's score is calibrated, but the score of these clips is {method!r}.")
-    has_numbers = config.scale_offset or any(name in before for name in CALIBRATION)
+    has_numbers = config.scale_offset or not before.keys().isdisjoint(CALIBRATION)
     if config.write and config.has_own_model and has_numbers:
         _check_modalities(config, embeddings.modalities)
     found = calibrate_embeddings(embeddings, before, config.scale_offset)
 
     # The least score belongs to the options that the gallery is searched with, once the fit is kept or not.
-    options, folds = found.before, [found.before] * len(found.folds)
+    options = found.before
+    folds = [found.before] * len(found.folds)
     if found.is_better:
-        options, folds = found.after, found.folds
+        options = found.after
+        folds = found.folds
     least = fit_least_score(embeddings, options, folds)
     found = replace(found, least_score=least)
+
+    # Only what is certain is written.
     written = []
     if config.write:
-        kept = found.after if found.is_better else None
-        written = _write(config, kept, found.modalities, least if least.is_certain else None)
+        kept_options = None
+        if found.is_better:
+            kept_options = found.after
+        kept_score = None
+        if least.is_certain:
+            kept_score = least
+        written = _write(config, kept_options, found.modalities, kept_score)
     report = asdict(found) | {
         "is_better": found.is_better,
         "least_score_is_certain": least.is_certain,
@@ -130,6 +146,7 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
 
 def format_calibration(found: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
     """Format the result, and what follows from it, as lines."""
+    # What was measured on held-out clips.
     lines = [f"{found.num_queries} queries, {found.num_clips} clips, {len(found.folds)} folds", ""]
     lines.append(f"{'held out, percent':20} {'before':>8} {'after':>8} {'gain':>8}  95 % interval")
     for name, title in MEASURES.items():
@@ -137,23 +154,31 @@ def format_calibration(found: Calibration, config: CalibrateConfig, written: Seq
         gain = f"{m['difference']:+8.2f}  {m['low']:+.2f} to {m['high']:+.2f}"
         lines.append(f"{title:20} {m['before']:8.2f} {m['after']:8.2f} {gain}")
     lines.append("")
+
+    # What was fitted.
     values = [fold["query_temperature"] for fold in found.folds]
     spread = f"{min(values):.3g} to {max(values):.3g} in the folds"
-    before, after = (options["query_temperature"] for options in (found.before, found.after))
+    before = found.before["query_temperature"]
+    after = found.after["query_temperature"]
     lines.append(f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})")
     if config.scale_offset:
         for name in CALIBRATION:
             numbers = zip(found.modalities, found.after[name], strict=True)
-            lines.append(f"{name.replace('_', ' ')}: " + ", ".join(f"{key} {value:.4g}" for key, value in numbers))
+            texts = [f"{modality} {value:.4g}" for modality, value in numbers]
+            lines.append(f"{name.replace('_', ' ')}: {', '.join(texts)}")
     if found.least_score is not None:
         lines += format_least_score(found.least_score)
+
+    # What follows from it.
     lines.append("")
     if not found.is_better:
         lines.append("The interval of the gain in MRR is not above zero: keep your current settings.")
     elif not config.write:
         lines.append("The gain is above zero; --write saves it.")
-    if config.write:
-        lines.append(f"Written to {', '.join(written)}." if written else "Nothing was written.")
+    if written:
+        lines.append(f"Written to {', '.join(written)}.")
+    elif config.write:
+        lines.append("Nothing was written.")
     return lines
 
 

@@ -39,21 +39,18 @@ def embeddings_of(config: RunConfig) -> Embeddings:
 
 def has_classes(embeddings: Embeddings) -> bool:
     """Whether queries are class labels: some query describes several clips, and no clip is described by several."""
+    # Some query is in several pairs, and no clip is.
     queries, clips = embeddings.pairs.unbind(dim=1)
     return len(queries.unique()) < len(queries) and len(clips.unique()) == len(clips)
-
-
-def _default_label(model: str, seed: int | None) -> str:
-    name = Path(model).name
-    return name if seed is None else re.sub(rf"-{seed}$", "", name)
 
 
 def _measure(
     config: RunConfig, embeddings: Embeddings, source: "Source | None"
 ) -> tuple[dict[str, Any], dict[str, list]]:
     """Return the content of `results.json` and the table of queries."""
-    described = embeddings.metadata
-    score = score_options_of(described)
+    # Both stages, scored as the model that embedded the clips scores.
+    metadata = embeddings.metadata
+    score = score_options_of(metadata)
     first, queries = measure_first_stage(
         embeddings,
         methods=config.methods,
@@ -64,26 +61,38 @@ def _measure(
     second = {"two_stage": [], "two_stage_fusion": None, "two_stage_diagnostic": None}
     if source is not None:
         second |= source.second_stage(embeddings, score)
-    name = Path(config.embeddings_path or config.model_path).stem  # for what the metadata does not name
-    model = described.get("model", name)
-    seed = (described.get("training") or {}).get("seed")
-    split = described.get("split", config.split)
-    trained_on = described.get("trained_on")  # clips seen in training are no test, whatever their split is called
+
+    # What was measured; a path's name stands for what the metadata does not name.
+    name = Path(config.embeddings_path or config.model_path).stem
+    model = metadata.get("model", name)
+    split = metadata.get("split", config.split)
+    trained_on = metadata.get("trained_on")
+    if trained_on:  # clips seen in training are no test, whatever their split is called
+        split = "train"
+    task = "retrieval"
+    if has_classes(embeddings):
+        task = "classification"
+
+    # Runs of several seeds share a label: `model-7` of seed 7 becomes `model`.
+    seed = (metadata.get("training") or {}).get("seed")
+    label = config.label or Path(model).name
+    if not config.label and seed is not None:
+        label = re.sub(rf"-{seed}$", "", label)
     results = {
-        "label": config.label or _default_label(model, seed),
+        "label": label,
         "seed": seed,
         "model": model,
-        "benchmark": described.get("benchmark", config.benchmark or name),
-        "split": "train" if trained_on else split,
+        "benchmark": metadata.get("benchmark", config.benchmark or name),
+        "split": split,
         "trained_on": trained_on,
-        "task": described.get("task", "classification" if has_classes(embeddings) else "retrieval"),
+        "task": metadata.get("task", task),
         "score": score,
         "retrieval": first,
         **second,
         "gallery": embeddings.manifest(),
-        "left_out": described.get("left_out", []),
+        "left_out": metadata.get("left_out", []),
         "problems": embeddings.problems,
-        "embedded": {name: value for name, value in described.items() if name != "kinds"},  # kinds are in the table
+        "embedded": {name: value for name, value in metadata.items() if name != "kinds"},  # kinds are in the table
         "versions": versions(),
         "source": source_state(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -119,6 +128,7 @@ def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
     """
+    # Embed or load, measure, write.
     embeddings, source = _prepare(config)
     results, queries = _measure(config, embeddings, source)
     return results, _write(Path(config.output), results, queries)

@@ -212,10 +212,12 @@ class RunConfig(SourceConfig):
     def __post_init__(self) -> None:
         _load_plugins(self.plugins)
         source = (self.model_path, self.benchmark, self.root)
-        if None in source and any(part is not None for part in source):
+        num_given = 3 - source.count(None)
+        if 0 < num_given < 3:
             raise ValueError(f"A model, a benchmark and its root belong together, got {list(source)}.")
-        if self.embeddings_path is None and None in source:
+        if self.embeddings_path is None and num_given == 0:
             raise ValueError("Expected a model, a benchmark and its root, or embeddings instead of them.")
+
         # Before hours of embedding, not after; what needs torch comes last.
         for rate in self.rates:
             check_rate(rate)
@@ -242,13 +244,18 @@ class RunConfig(SourceConfig):
         from modeling_scalar.model_identity import identify
         from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
-        path, methods, modalities = self.embeddings_path, self.methods or (), PAPER_MODALITIES
+        path = self.embeddings_path
+        methods = self.methods or ()
         if {*methods} <= METHODS.keys():
             return
-        if path is not None and is_gallery(path):
-            modalities = Gallery.open(path).modalities
-        elif path is None and self.model_path is not None and (model := identify(self.model_path)).is_configured:
-            modalities = model.config.get("modalities", modalities)
+        modalities = PAPER_MODALITIES
+        if path is not None:
+            if is_gallery(path):
+                modalities = Gallery.open(path).modalities
+        elif self.model_path is not None:
+            model = identify(self.model_path)
+            if model.is_configured:
+                modalities = model.config.get("modalities", modalities)
         check_methods(methods, modalities)
 
     def _check_unread(self) -> None:
@@ -336,6 +343,7 @@ class CalibrateConfig(SourceConfig):
 
     def run_config(self) -> RunConfig:
         """Return the settings of the run that gives the queries and clips."""
+        # With embeddings that have queries, the model is only a place to write to.
         settings = {field.name: getattr(self, field.name) for field in fields(SourceConfig)}
         if self.benchmark is None and self.root is None and self.embeddings_path:
             settings["model_path"] = None

@@ -42,13 +42,17 @@ def check_made_by(path: str | os.PathLike, model_path: str | os.PathLike) -> Non
 
 def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
     """Return the identifier of each clip by its video and audio file, if it has any."""
-    columns = (split.dataset[name] for name in ("video_path", "audio_path", "video_id"))
-    return {(video, audio): name for video, audio, name in zip(*columns, strict=True) if video or audio}
+    columns = split.dataset.select_columns(["video_path", "audio_path", "video_id"]).to_dict()
+    files = {}
+    for video, audio, name in zip(*columns.values(), strict=True):
+        if video or audio:
+            files[video, audio] = name
+    return files
 
 
 def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
-    ours, theirs = _files(reported), _files(other)
-    shared = [name for files, name in ours.items() if files in theirs]
+    theirs = _files(other)
+    shared = [name for files, name in _files(reported).items() if files in theirs]
     if shared:
         raise ValueError(
             f"The weight of the fusion must be chosen on other clips than those that are reported, but the splits "
@@ -60,10 +64,15 @@ def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, 
     """Return how a search in a gallery scores: the model's method, with the gallery's own modalities and their
     weights."""
     temperature = gallery.metadata.get("query_temperature")
-    weighing = {"query_temperature": 0.1 if temperature is None else temperature} | gallery.calibration
+    if temperature is None:
+        temperature = 0.1
+    weighing = {"query_temperature": temperature} | gallery.calibration
     options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
-    found = {"query_temperature": weighing["query_temperature"], "score_options": options | weighing}
-    return found | {MODALITIES: list(gallery.modalities)}
+    return {
+        "query_temperature": weighing["query_temperature"],
+        "score_options": options | weighing,
+        MODALITIES: list(gallery.modalities),
+    }
 
 
 @dataclass
@@ -85,14 +94,15 @@ class Source:
             ValueError: the second stage is requested, but the model has none; a score reads modalities that the model
                 does not embed; or the fusion would be chosen on clips that are reported.
         """
-
-        def load(name: str) -> Split:
-            return load_split(config.benchmark, config.root, name, **config.benchmark_settings())
-
-        split = load(config.split)  # the quickest to fail
-        fusion_split = None if config.fusion_split is None else load(config.fusion_split)
-        if fusion_split is not None:
+        # The clips first: annotations are the quickest to fail.
+        settings = config.benchmark_settings()
+        split = load_split(config.benchmark, config.root, config.split, **settings)
+        fusion_split = None
+        if config.fusion_split is not None:
+            fusion_split = load_split(config.benchmark, config.root, config.fusion_split, **settings)
             _check_apart(config, split, fusion_split)
+
+        # Then the model, and a processor that reads files in other processes.
         model, processor = load_model(config.model_path, device=default_device())
         logger.info("%s: %s.", config.model_path, model_summary(model))
         processor = configure_processor(sandboxed(processor, on_error=config.on_error), split.processing)
@@ -137,6 +147,7 @@ class Source:
 
     def _two_stage(self, split: Split, embeddings: Embeddings, score: Mapping[str, Any], **options: Any) -> TwoStage:
         config = self.config
+        # Both splits are read and scored alike.
         options |= {"score_options": dict(score), "rates": config.rates, "depth": max(config.depths)}
         options |= config.reading()
         return TwoStage(self.model, self.processor, split.dataset, embeddings, **options)
@@ -145,6 +156,7 @@ class Source:
         """The weight of a match logit, and how it was chosen: on the other split, with the same masks."""
         if self.fusion_split is None:
             return None
+        # Candidates and match logits of the other split, with its own embeddings.
         embeddings = self.embed(self.fusion_split)
         stages = self._two_stage(self.fusion_split, embeddings, score, policies=self.policies[:1])
         return {
@@ -157,10 +169,14 @@ class Source:
         """Return the second stage's part of the results, empty if it is not measured."""
         if not self.has_second_stage:
             return {}
+        # The weight first, chosen on the other split.
         fusion = self._fusion(score)
         stages = self._two_stage(self.split, embeddings, score, policies=self.policies)
+        weight = None
+        if fusion is not None:
+            weight = fusion["weight"]
         return {
-            "two_stage": stages.metrics(self.config.depths, None if fusion is None else fusion["weight"]),
+            "two_stage": stages.metrics(self.config.depths, weight),
             "two_stage_fusion": fusion,
             "two_stage_diagnostic": stages.diagnostic(),
         }
@@ -176,30 +192,33 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
     """
-    path, gallery, embeddings = config.embeddings_path, None, None
+    path = config.embeddings_path
+
+    # Given embeddings are read before the model, which takes longer to load.
+    gallery = None
     if path is not None and is_gallery(path):
         gallery = Gallery.open(path)
-        gallery = gallery if gallery.queries is None else None
-    if path is not None and gallery is None:
+    if path is not None and (gallery is None or gallery.queries is not None):
         embeddings = Embeddings.load(path)
+        source = Source.open(config)
+        embeddings.metadata = query_kinds(source.split.dataset, source.split.task) | embeddings.metadata
+        return embeddings, source
+
+    # Otherwise what is missing is embedded: the captions of a gallery, or captions and clips.
     if gallery is not None:
         check_made_by(path, config.model_path)
     source = Source.open(config)
-    if embeddings is not None:
-        embeddings.metadata = query_kinds(source.split.dataset, source.split.task) | embeddings.metadata
-    elif gallery is not None:
-        description, split = source.describe(), source.split
+    split = source.split
+    description = source.describe()
+    if gallery is not None:
         embeddings = query_gallery(
             gallery, source.model, source.processor, split.dataset, split.task, config.batch_size
         )
         embeddings.metadata = description | embeddings.metadata | _as_searched(gallery, description)
     else:
-        description = source.describe()
-        embeddings = source.embed(source.split)
+        embeddings = source.embed(split)
         embeddings.metadata = description
-    is_new = gallery is not None or path is None
-    if is_new:
-        embeddings.save(Path(config.output) / "embeddings")
+    embeddings.save(Path(config.output) / "embeddings")
     return embeddings, source
 
 

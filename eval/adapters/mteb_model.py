@@ -58,12 +58,14 @@ class _Cell:
 
     def open(self, folder: str) -> Any:
         """Return the input of a processor; bytes become a file in `folder`."""
+        # A dictionary holds samples, bytes or a path; a path gives bytes their suffix.
         value = self.column[self.row][self.name]
         path = None
         if isinstance(value, dict):
             if value.get("array") is not None:
                 return resample(np.atleast_2d(value["array"]), int(value["sampling_rate"]))
-            value, path = value.get("bytes") or value.get("path"), value.get("path")
+            path = value.get("path")
+            value = value.get("bytes") or path
         if isinstance(value, bytes):
             file = Path(folder, self.name).with_suffix(Path(path or "").suffix)
             file.write_bytes(value)
@@ -76,11 +78,15 @@ class _CellProcessor:
 
     def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = sandboxed(processor)
-        self.reader, self.modalities = self.processor.reader, self.processor.modalities
+        self.reader = self.processor.reader
+        self.modalities = self.processor.modalities
 
     def read_clip(self, video: _Cell | None, audio: _Cell | None, subtitle: str | None, **options: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            video, audio = (cell and cell.open(folder) for cell in (video, audio))
+            if video is not None:
+                video = video.open(folder)
+            if audio is not None:
+                audio = audio.open(folder)
             return self.processor.read_clip(video, audio=audio, subtitle=subtitle, **options)
 
     def __call__(self, **inputs: Any) -> Any:
@@ -114,15 +120,20 @@ def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
     return [_Cell(column, row, name) for row in range(len(column))]
 
 
-def _said(text: str | Sequence[str | dict[str, str]]) -> str:
+def _as_text(text: str | Sequence[str | dict[str, str]]) -> str:
     """Return a text unchanged, or a conversation in mteb's format for models that read texts."""
     if isinstance(text, str):
         return text
-    return "; ".join(turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}" for turn in text)
+    turns = []
+    for turn in text:
+        if not isinstance(turn, str):
+            turn = f"{turn['role']}: {turn['content']}"
+        turns.append(turn)
+    return "; ".join(turns)
 
 
 def _read_texts(dataset: Dataset) -> list[str]:
-    texts = [_said(text) for text in dataset["text"]]
+    texts = [_as_text(text) for text in dataset["text"]]
     if "instruction" in dataset.column_names:  # models without support for instructions read them with the query
         texts = [f"{text} {more or ''}".strip() for text, more in zip(texts, dataset["instruction"], strict=True)]
     if "title" in dataset.column_names:  # as mteb joins them
@@ -139,10 +150,13 @@ def _num_embedding_parameters(model: PreTrainedModel) -> int | None:
 
 def _check_task(task_metadata: Any, modalities: Sequence[str]) -> None:
     """Raise a ValueError if a model with these modalities cannot do a task."""
-    media, name = {"video", "audio"}, task_metadata.name
+    media = {"video", "audio"}
+    name = task_metadata.name
     if "Retrieval" not in task_metadata.type and "Reranking" not in task_metadata.type:
         raise ValueError(f"The task {name} is one of {task_metadata.type}; retrieval and reranking can be scored.")
-    queries, documents = (set(task_metadata.get_modalities(side)) for side in (PromptType.query, PromptType.document))
+    queries = set(task_metadata.get_modalities(PromptType.query))
+    documents = set(task_metadata.get_modalities(PromptType.document))
+    # Texts and clips in both directions, or clips by one modality.
     is_known = queries | documents <= media | {"text"}
     is_ranked = len(queries) == 1 or (documents == {"text"} and "text" not in queries)
     if not (is_known and is_ranked):
@@ -190,17 +204,25 @@ class ScalarSearch:
             raise ValueError(f"`rerank_depth` must be at least 1, got {rerank_depth}.")
         if rerank_depth is not None and not model.config.has_cross_attention:
             raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
-        self.model, self.processor = model.eval(), _CellProcessor(processor)
-        self.rerank_depth, self.num_workers = rerank_depth, num_workers
+        self.model = model.eval()
+        self.processor = _CellProcessor(processor)
+        self.rerank_depth = rerank_depth
+        self.num_workers = num_workers
         if score_options is None:
             score_options = model.score_options()
-        self.score_options = {
-            key: value.item() if isinstance(value, torch.Tensor) else value for key, value in score_options.items()
-        }
+        self.score_options = dict(score_options)
+        for key, value in score_options.items():
+            if isinstance(value, torch.Tensor):
+                self.score_options[key] = value.item()
         self.problems: list[str] = []
         self.modalities = tuple(model.config.modalities)
         self._corpus: _Texts | _Gallery | None = None
+
+        # What mteb shows of a model; it separates results of different settings by `experiment_kwargs`.
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        experiment = dict(self.score_options)
+        if rerank_depth is not None:
+            experiment["rerank_depth"] = rerank_depth
         fields = {
             "loader": None,
             "revision": None,
@@ -220,8 +242,7 @@ class ScalarSearch:
             "use_instructions": False,
             "training_datasets": None,
             "modalities": ["text", *(name for name in ("video", "audio") if name in self.modalities)],
-            # mteb separates results of different settings by this.
-            "experiment_kwargs": self.score_options | ({} if rerank_depth is None else {"rerank_depth": rerank_depth}),
+            "experiment_kwargs": experiment,
         }
         self.mteb_model_meta = ModelMeta(name=name, **fields | meta)
 
@@ -238,17 +259,21 @@ class ScalarSearch:
             device (`str`, *optional*): by default the fastest there is.
             options: arguments of [`ScalarSearch`], further fields of `ModelMeta` among them.
         """
+        # A folder has no page, and no name that others know.
         identity = identify(model_path).cached_if_offline()
         model, processor = load_model(model_path, device=device_of_name(device))
-        is_local = identity.is_folder
-        described = {
+        default_name = identity.name
+        reference = f"https://huggingface.co/{identity.name}"
+        if identity.is_folder:
+            default_name = f"local/{Path(identity.name).name}"
+            reference = None
+        fields = {
             "revision": identity.commit or identity.fingerprint[:40],
             "loader": load_search,
             "loader_kwargs": {"model_path": str(model_path)},
-            "reference": None if is_local else f"https://huggingface.co/{identity.name}",
+            "reference": reference,
         }
-        name = name or (f"local/{Path(identity.name).name}" if is_local else identity.name)
-        return cls(model, processor, name, **described | options)
+        return cls(model, processor, name or default_name, **fields | options)
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
         """
@@ -298,15 +323,17 @@ class ScalarSearch:
         if isinstance(asked, _Gallery) and isinstance(self._corpus, _Gallery):
             (modality,) = task_metadata.get_modalities(PromptType.query)
             asked = _Texts(asked.ids, None, asked.embeds[:, self.modalities.index(modality)])
-        found = None
+
+        # The cross-encoder scores the first candidates of all queries at once: each clip is read once.
         if self.rerank_depth is not None:
-            found = self._rerank(asked, top_ranked, encode_kwargs)
+            candidates, logits = self._rerank(asked, top_ranked, encode_kwargs)
+
+        # The best documents of each query, a block of queries at a time.
         results = {}
         for block, scores in self._blocks(asked, top_ranked):
             allowed = scores > -torch.inf
-            if found is not None:
-                candidates, logits = (values[block] for values in found)
-                scores = two_stage_scores(scores, _UNKNOWN, candidates, logits)
+            if self.rerank_depth is not None:
+                scores = two_stage_scores(scores, _UNKNOWN, candidates[block], logits[block])
             scores = scores.masked_fill(~allowed, -torch.inf)
             best = scores.topk(min(top_k, scores.shape[1]), dim=1)
             for query_id, values, columns in zip(asked.ids[block], best.values, best.indices, strict=True):
@@ -323,14 +350,20 @@ class ScalarSearch:
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)
         ids = list(dataset["id"])
-        subtitles = _read_texts(dataset) if "text" in modalities else [None] * len(ids)
+        subtitles = [None] * len(ids)
+        if "text" in modalities:
+            subtitles = _read_texts(dataset)
         if set(modalities) == {"text"}:
             embeds = embed_texts(self.model, self.processor, subtitles, batch_size, progress=not hidden)
             return _Texts(ids, subtitles, embeds)
-        absent = [None] * len(ids)
-        videos, audios = (_cells(dataset, name) if name in modalities else absent for name in ("video", "audio"))
-        names = ("video_id", "video_path", "audio_path", "subtitle")
-        clips = [dict(zip(names, values, strict=True)) for values in zip(ids, videos, audios, subtitles, strict=True)]
+
+        # Clips, with cells in place of paths: a file is opened when it is read.
+        columns = {"video_id": ids, "subtitle": subtitles}
+        for name in ("video", "audio"):
+            columns[f"{name}_path"] = [None] * len(ids)
+            if name in modalities:
+                columns[f"{name}_path"] = _cells(dataset, name)
+        clips = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
             for batch in embed_rows(self.model, self.processor, clips, batch_size, self.num_workers):
@@ -341,6 +374,7 @@ class ScalarSearch:
 
     def _blocks(self, asked: _Texts | _Gallery, top_ranked: dict | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the first-stage scores of some queries, (queries, documents), -inf where they may not be returned."""
+        # Texts for texts by cosine; clips by the model's score, in the direction of the task.
         columns = {name: column for column, name in enumerate(self._corpus.ids)}
         for start in range(0, len(asked.ids), _BLOCK):
             block = slice(start, start + _BLOCK)
@@ -351,10 +385,10 @@ class ScalarSearch:
             else:
                 scores = self._score(self._corpus.embeds, asked, block, "video_to_text").T
             if top_ranked is not None:
-                listed = torch.zeros(scores.shape, dtype=torch.bool)
+                allowed = torch.zeros(scores.shape, dtype=torch.bool)
                 for row, query_id in enumerate(asked.ids[block]):
-                    listed[row, [columns[name] for name in top_ranked.get(query_id, [])]] = True
-                scores = scores.masked_fill(~listed, -torch.inf)
+                    allowed[row, [columns[name] for name in top_ranked.get(query_id, [])]] = True
+                scores = scores.masked_fill(~allowed, -torch.inf)
             yield block, scores
 
     def _score(self, texts: torch.Tensor, gallery: _Gallery, clips: slice, direction: str) -> torch.Tensor:
@@ -369,23 +403,30 @@ class ScalarSearch:
 
     def _rerank(self, asked: _Texts | _Gallery, top_ranked: dict | None, encode_kwargs: dict[str, Any]):
         """Return candidates and their match logits, (queries, candidates) each."""
-        sides = {
-            type(side) for side in (asked, self._corpus) if not isinstance(side, _Texts) or side.texts is not None
-        }
-        if len(sides) < 2:
+        # One side must be texts that can be read, the other clips.
+        texts = asked
+        gallery = self._corpus
+        if isinstance(asked, _Gallery):
+            texts = self._corpus
+            gallery = asked
+        if isinstance(gallery, _Texts) or texts.texts is None:
             raise ValueError("The second stage reads a text and a clip together: it does not apply to this task.")
-        chosen, known = [], []
+
+        # The first candidates of each query, (queries, K); documents that may not be returned are not read.
+        candidates = []
+        allowed = []
         for _, scores in self._blocks(asked, top_ranked):
-            chosen.append(first_candidates(scores, _UNKNOWN, self.rerank_depth))
-            known.append(scores.gather(1, chosen[-1]) > -torch.inf)
-        candidates, known = torch.cat(chosen), torch.cat(known)
-        rows = torch.arange(len(candidates))[:, None].expand_as(candidates)
-        if isinstance(asked, _Texts):
-            texts, gallery, text_rows, clip_rows = asked, self._corpus, rows, candidates
-        else:
-            texts, gallery, text_rows, clip_rows = self._corpus, asked, candidates, rows
+            chosen = first_candidates(scores, _UNKNOWN, self.rerank_depth)
+            candidates.append(chosen)
+            allowed.append(scores.gather(1, chosen) > -torch.inf)
+        candidates = torch.cat(candidates)
+        text_rows = torch.arange(len(candidates))[:, None].expand_as(candidates)
+        clip_rows = candidates
+        if gallery is asked:
+            clip_rows = text_rows
+            text_rows = candidates
         views = clip_views(gallery.mask, self.model.config.condition_on, modalities=self.modalities)
-        views = views[clip_rows].where(known, 0)
+        views = views[clip_rows].where(torch.cat(allowed), 0)
         logits = match_logits(
             self.model,
             self.processor,

@@ -109,6 +109,7 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     Raises:
         ValueError: rows of one clip disagree, a caption is missing, or there are no rows.
     """
+    # Every file is decoded, several at once.
     clips, captions, _, pairs = group_rows(split.dataset, split.task)
     num_frames = split.processing.get("num_frames", PROTOCOL["num_frames"])
     reader = SandboxedReader()

@@ -85,6 +85,7 @@ def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: 
     """
     if not lost:
         return
+    # If all clips lack their files, the folder is probably the wrong one.
     message = f"{len(lost)} of {num_clips} clips {fault}: {', '.join(lost[:10])}{', …' if len(lost) > 10 else ''}."
     if len(lost) == num_clips:
         raise FileNotFoundError(f"{message} Is this the right folder?")

@@ -99,6 +99,7 @@ def read_entries(
         caption = next((item[name] for name in caption_names if name in item), None)
         if not is_text(video_id):
             raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
+        # One caption, or a list of some.
         captions = caption
         if not isinstance(captions, list):
             captions = [caption]
@@ -109,6 +110,7 @@ def read_entries(
             )
         if subtitle is not None and not isinstance(subtitle, str):
             raise ValueError(f"{where}, clip {video_id!r}: `subtitle` must be text, got {subtitle!r:.200}.")
+        # A clip stands in the list once, with all of its captions.
         if video_id in entries:
             raise ValueError(f"{where} repeats the clip {video_id!r}. Put all its captions into one entry, as a list.")
         if not is_text(subtitle):

@@ -21,7 +21,11 @@ def _lines(path: Path) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text in UTF-8: {error}. Restore the file.") from error
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    content = []
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            content.append(line.strip())
+    return content
 
 
 def _read(path: Path) -> list[Entry]:

@@ -53,6 +53,7 @@ def _read_table(
 ) -> tuple[list[str], Iterable[Row], Path]:
     """Return column names and rows of the table, and the folder that its paths are relative to."""
     path = Path(root)
+    # A file is read here; anything else is a data set of the Hub, or the folder of one.
     if path.exists() and is_table(path):
         return *read_table(path), path.parent
     if path.is_file():
@@ -164,9 +165,11 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
     """Return the table's names of the columns of `FEATURES`."""
+    # By default a column has the name of what it holds; a video may also be `path`.
     columns = {name: given.get(name, name) for name in (*FEATURES, *given)}
     if "video_path" not in given:
         columns["video_path"] = next((name for name in FILE_COLUMNS if name in names), "video_path")
+    # Without ids, the path is the id.
     if "video_id" not in {*given, *names} and columns["video_path"] in names:
         columns["video_id"] = columns["video_path"]
     lacking = sorted({columns[name] for name in {"video_id", "caption", *given}} - set(names))
@@ -201,7 +204,10 @@ def _one_side(clips: list[dict[str, Any]], split: str, share: float, source: str
     """Return the held-out share of a table, or the rest."""
     if split not in (KEPT, HELD_OUT):
         raise ValueError(f"With `holdout` a table has the splits {KEPT!r} and {HELD_OUT!r}, got {split!r}.")
-    found = [clip for clip in clips if is_held_out(clip["video_id"], share) == (split == HELD_OUT)]
+    found = []
+    for clip in clips:
+        if is_held_out(clip["video_id"], share) == (split == HELD_OUT):
+            found.append(clip)
     if not found:
         raise ValueError(
             f"With `holdout` {share:g}, none of the {len(clips)} clips of {source} is in the split {split!r}. Give "

@@ -107,6 +107,7 @@ def load_split(
     """
     from eval.benchmarks.definition import Split
 
+    # Names are checked before files are read.
     benchmark = find_benchmark(name)
     if benchmark.splits is not None and split not in benchmark.splits:
         raise ValueError(f"`split` of {name} must be one of {benchmark.splits}, got {split!r}.")
@@ -114,6 +115,7 @@ def load_split(
         raise ValueError(f'`captions` must be "first" or "all", got {captions!r}.')
     if on_missing not in ("raise", "leave_out"):
         raise ValueError(f'`on_missing` must be "raise" or "leave_out", got {on_missing!r}.')
+    # Only what was given: a benchmark need not know settings that it does not have.
     settings = {"captions": captions, "columns": columns, "holdout": holdout, "words_of": words_of}
     settings = {setting: value for setting, value in settings.items() if value is not None}
     unknown = sorted(set(settings) - set(benchmark.settings))

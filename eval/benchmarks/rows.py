@@ -86,6 +86,7 @@ def group_rows(
     if missing:
         raise ValueError(f"Expected the columns {list(FEATURES)}; {missing} are not among {dataset.column_names}.")
     names = [*_CLIP_COLUMNS, *text_columns(dataset.column_names, modalities)]
+    # Everything by identifier, in the order of first appearance.
     clips: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
     num_captions: dict[str, int] = {}
@@ -175,9 +176,12 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
 
 def marks_of_clips(dataset: Dataset) -> list[str]:
     """Mark each clip by 64 bits of a hash of its id and its file names, independent of their folder; sorted."""
-    columns = (dataset[name][:] for name in ("video_id", "video_path", "audio_path"))
-    clips = {(name, *(os.path.basename(file or "") for file in files)) for name, *files in zip(*columns, strict=True)}
-    return sorted(hashlib.sha256(repr(clip).encode()).hexdigest()[:16] for clip in clips)
+    digests = set()
+    columns = dataset.select_columns(["video_id", "video_path", "audio_path"]).to_dict()
+    for video_id, video_path, audio_path in zip(*columns.values(), strict=True):
+        clip = (video_id, os.path.basename(video_path or ""), os.path.basename(audio_path or ""))
+        digests.add(hashlib.sha256(repr(clip).encode()).hexdigest()[:16])
+    return sorted(digests)
 
 
 def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | None:

@@ -30,6 +30,7 @@ def _read_csv(path: Path, split: str) -> list[Entry]:
             raise ValueError(
                 f"{where} must be a YouTube id, a start in whole seconds, a label and one of {SPLITS}, got {row}."
             )
+        # The clips of both splits stand in one file; their names carry the start in six digits.
         if row[3] != split:
             continue
         video_id = f"{row[0]}_{int(row[1]):06d}"
@@ -74,6 +75,7 @@ def load_vggsound(
         ValueError: a row is malformed or repeated, a clip has several labels or several files of one kind.
     """
     root = Path(root)
+    # The annotation of VAST, or else VGGSound's own.
     path = root / f"descs_ret_{split}.json"
     if not path.is_file():
         path = root / "vggsound.csv"

@@ -47,7 +47,10 @@ def row_reader(
 
 def problems_of(batch: Part) -> list[str]:
     """Return what could not be read of clips, each line with the clip's identifier."""
-    return [f"{name}: {problem}" for name, problems in batch.notes for problem in problems]
+    lines = []
+    for name, problems in batch.notes:
+        lines += [f"{name}: {problem}" for problem in problems]
+    return lines
 
 
 def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:

@@ -140,6 +140,7 @@ class Embeddings:
 
     def check_finite(self) -> None:
         """Raise a ValueError that lists the captions and clips with a NaN or infinity in a used vector."""
+        # Vectors of absent modalities may hold anything.
         clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
         if self.concat_embeds is not None:
             clips |= ~self.concat_embeds.isfinite().all(dim=-1).all(dim=-1)
@@ -156,6 +157,7 @@ class Embeddings:
 
         Values that are not finite pass, for [`check_finite`] to report. Concatenation heads may return zero.
         """
+        # Only present vectors count, and concatenation heads may return zero.
         captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
         clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
         if self.concat_embeds is not None:
@@ -242,6 +244,7 @@ class Embeddings:
             ValueError: a column is missing or of another type, lengths differ, an identifier repeats, a query has an
                 unknown clip, or a vector does not have unit norm.
         """
+        # A damaged or unfinished gallery would give the metrics of another benchmark.
         gallery = Gallery.open(folder)
         if gallery.metadata.get("lost"):
             raise ValueError(
@@ -254,6 +257,7 @@ class Embeddings:
                 f"The gallery {folder} has clips but no queries, so relevant clips are unknown. Give the model and "
                 "the benchmark too: its captions are then embedded, and its clips found in the gallery by their files."
             )
+        # Queries and clips as they are stored; pairs by the identifiers of clips.
         queries = gallery.queries
         metadata = dict(gallery.metadata)
         problems = []

@@ -100,6 +100,7 @@ def query_gallery(
         ValueError: clips of the data set are not in the gallery (the message lists them), or as in
             [`~eval.embedding.embed_dataset.group_rows`].
     """
+    # Rows of the gallery, in the order of the data set.
     clips, captions, query_ids, pairs = group_rows(dataset, task)
     advice = "Index their files, or leave them out of the data set: clips are never dropped silently."
     rows = rows_of(gallery, clips, advice)

@@ -95,6 +95,7 @@ class Likelihood:
     modality counts alone, or all count alike."""
 
     def __init__(self, embeddings: Embeddings, options: Mapping[str, Any]):
+        # Products of texts and clips (M, Q, V), in float64, are computed once for the whole search.
         given = make_pairs(
             embeddings.text_embeds.double(),
             embeddings.modality_embeds.double(),
@@ -146,6 +147,7 @@ class Likelihood:
 
     def minimum(self, start: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Return the lowest value found from a start, and its parameters."""
+        # L-BFGS on all queries at once: few parameters, and a smooth function.
         parameters = start.clone().requires_grad_()
         optimizer = torch.optim.LBFGS(
             [parameters], max_iter=_STEPS, tolerance_grad=_FLAT, line_search_fn="strong_wolfe"
@@ -280,6 +282,7 @@ def calibrate_embeddings(
         ValueError: there are fewer than two groups of clips for a fold, or an embedding that counts is not finite.
     """
     embeddings.check_finite()
+    # Folds of connected queries and clips: no clip of a held-out query is part of its fit.
     generator = np.random.default_rng(seed)
     of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
     _, of_clips = groups_of(embeddings)

@@ -35,6 +35,7 @@ def deal(
     Raises:
         ValueError: there are fewer than two groups for a fold.
     """
+    # Groups are dealt in a random order, one to each fold in turn.
     of_queries, of_clips = groups_of(embeddings)
     names = np.unique(of_queries)
     if len(names) < 2 * num_folds:

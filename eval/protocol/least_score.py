@@ -94,10 +94,12 @@ def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
     Returns:
         `float`: -inf for fewer than 19 groups.
     """
+    # Each group weighs the same, however many queries it has.
     _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = best.argsort(kind="stable")
     weights = 1 / counts[places][order]
     below = weights.cumsum() - weights
+    # The last score with few enough groups below it.
     place = np.searchsorted(below, _MOST * (len(counts) + 1) - 1 + 1e-9, side="right") - 1
     return -math.inf if place < 0 else float(best[order[place]])
 
@@ -152,6 +154,7 @@ def format_least_score(found: LeastScore) -> list[str]:
     """Format the result as lines."""
     if found.score is None:
         return ["", "Fewer than 19 clips have queries of their own: too few to fit the least score of a match."]
+    # Lines for people: the score, what it achieves, whether it is used.
     reported = f"{found.unanswered:.1f} % of queries without a relevant clip, {found.answered:.1f} % of those with one"
     bounds = f"{100 * found.confidence:g} % interval {found.low:+.1f} to {found.high:+.1f}"
     searched = f"{found.num_clips} clips, by {', '.join(found.modalities)}"

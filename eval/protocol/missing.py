@@ -56,6 +56,7 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
     check_rate(rate)
     if num_available < 1:
         raise ValueError(f"`num_available` must be at least 1, got {num_available} for clip {clip_id!r}.")
+    # Both numbers come from the identifier and the seed alone.
     digest = hashlib.md5(f"{seed}{clip_id}".encode(), usedforsecurity=False).hexdigest()
     if int(digest[:8], 16) / 2**32 >= rate:
         return None
@@ -90,6 +91,7 @@ def mask_modalities(
         )
     masked = modality_mask.clone()
     for row, (clip_id, present) in enumerate(zip(clip_ids, modality_mask.tolist(), strict=True)):
+        # A clip with one modality keeps it.
         available = [index for index, here in enumerate(present) if here]
         if len(available) < 2:
             continue

@@ -87,6 +87,7 @@ def two_stage_scores(
             f"Expected `candidates` and `values` of shape (rows, candidates) for `scores` of shape "
             f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(values.shape)}."
         )
+    # Candidates are distinct, and no other scores more.
     others = scores.scatter(1, candidates, -torch.inf)
     repeated = (candidates.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
     misplaced = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
@@ -364,10 +365,12 @@ class TwoStage:
         if depths is None:
             depths = (self.depth,)
         depths = tuple(sorted(set(depths)))
+        # Depths within what was read.
         for depth in depths:
             check_depth(depth)
         if not depths or depths[-1] > self.depth:
             raise ValueError(f"Expected depths up to the {self.depth} candidates read, got {list(depths)}.")
+        # Every depth by the match alone, then by both scores.
         orders: list[tuple[int, float | None]] = [(depth, None) for depth in depths]
         if weight is not None:
             check_weight(weight)
@@ -446,6 +449,7 @@ class TwoStage:
         if self._matched_setting not in self.settings:
             return None
         stage, logits = self._found[self._matched_setting][0]
+        # Match logits of irrelevant first candidates and of relevant pairs, without those that cannot be read.
         hard = logits[~stage.is_relevant()]
         hard = hard[~hard.isnan()]
         matched = self._matched_logits

@@ -20,7 +20,8 @@ from eval.reports.result_schema import method_title
 _MODALITY_COLOURS = {"video": "#E69F00", "audio": "#56B4E9", "subtitle": "#009E73"}
 _FURTHER_COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#882255", "#332288", "#999999", "#DDCC77", "#F0E442")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_LINES = [(colour, marker, style) for style in ("-", "--") for colour, marker in zip(COLOURS, "osD^vPX", strict=True)]
+_MARKERS = "osD^vPX"
+_LINES = [*zip(COLOURS, _MARKERS, ["-"] * 7, strict=True), *zip(COLOURS, _MARKERS, ["--"] * 7, strict=True)]
 
 _CAPTION_WIDTH = 66
 _WEIGHT = "weight_"  # before the names of modalities, in the table of queries
@@ -28,11 +29,10 @@ _WEIGHT = "weight_"  # before the names of modalities, in the table of queries
 
 def _colours(modalities: Iterable[str]) -> dict[str, str]:
     others = cycle(_FURTHER_COLOURS)
-    return {name: _MODALITY_COLOURS[name] if name in _MODALITY_COLOURS else next(others) for name in modalities}
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
+    colours = {}
+    for name in modalities:
+        colours[name] = _MODALITY_COLOURS.get(name) or next(others)
+    return colours
 
 
 def _plot_recall(axes: Axes, run: Run) -> None:
@@ -40,22 +40,28 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     rates = run["retrieval"]["rates"]
     first = rates[0]["methods"]
     methods = sorted(first, key=lambda method: first[method][R1])
+
+    # The plain protocol is drawn last, over the others, in blue; the rest in shades of grey.
     for place, entry in reversed(list(enumerate(rates))):
-        shade = str(0.85 * place / max(1, len(rates) - 1)) if place else "#0072B2"
+        shade = "#0072B2"
+        if place > 0:
+            shade = str(0.85 * place / (len(rates) - 1))
         recalls = [entry["methods"][method][R1] for method in methods]
         axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=percent(entry["rate"]))
+    # Joint scores right of this line gain by aggregation.
     best = rates[0]["best_pathway"]
     axes.axvline(
         best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {percent(rates[0]['rate'])}"
     )
-    names = [method_title(method) for method in methods]
-    own = run["score"]["method"]
-    axes.set_yticks(range(len(methods)), names)
+
+    # Names in the colours of their modalities, the own score in bold.
+    axes.set_yticks(range(len(methods)), [method_title(method) for method in methods])
     axes.set_ylim(-0.6, len(methods) - 0.4)
     colours = _colours(rates[0]["mean_weight"])
     for tick, method in zip(axes.get_yticklabels(), methods, strict=True):
         tick.set_color(colours.get(method, "black"))
-        tick.set_fontweight("bold" if method == own else "normal")
+        if method == run["score"]["method"]:
+            tick.set_fontweight("bold")
     axes.grid(axis="y", color="0.92")
     axes.set_axisbelow(True)
     axes.set_xlim(left=0)
@@ -67,7 +73,11 @@ def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
     for modality, colour in _colours(rates[0]["mean_weight"]).items():
         heights = [entry["mean_weight"][modality] for entry in rates]
         bars = axes.bar(range(len(rates)), heights, 0.7, bottom=bottom, color=colour, label=modality)
-        axes.bar_label(bars, [f"{h:.2f}" if h >= 0.03 else "" for h in heights], label_type="center", fontsize=8)
+        labels = [""] * len(rates)
+        for place, height in enumerate(heights):
+            if height >= 0.03:  # a lower bar has no room for its number
+                labels[place] = f"{height:.2f}"
+        axes.bar_label(bars, labels, label_type="center", fontsize=8)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(rates)), [percent(entry["rate"]) for entry in rates])
@@ -85,13 +95,14 @@ def plot_results(results: Run, path: str | os.PathLike) -> None:
         path (`str`): file to write.
     """
     rates = results["retrieval"]["rates"]
+    # Wide enough for a bar of each rate, high enough for a line of each score.
     height = 1.8 + 0.26 * len(rates[0]["methods"])
     figure = Figure(figsize=(6.5 + 0.6 * len(rates), max(3.2, height)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(6, 1.5 + 0.6 * len(rates)))
     _plot_recall(left, results)
     _plot_mean_weights(right, rates)
     for axes in (left, right):
-        _plain(axes)
+        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
 
@@ -105,34 +116,44 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
             get the colours that differ most.
         path (`str`): file to write.
     """
-    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    # A label has the same colour, marker and style in every panel.
+    styles = {}
+    for lines in panels.values():
+        for label in lines:
+            styles.setdefault(label, _LINES[len(styles) % len(_LINES)])
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(1.5 + 3.6 * columns, 3.2 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (benchmark, lines) in zip(grid, panels.items(), strict=False):
-        axes.axhline(0, color="black", linewidth=0.8)
-        for place, label in enumerate(labels):
-            if label not in lines:
-                continue
-            colour, marker, style = _LINES[place % len(_LINES)]
-            rates = sorted(lines[label])
-            means = np.array([statistics.mean(lines[label][rate]) for rate in rates])
-            x = [100 * rate for rate in rates]
-            axes.plot(x, means, color=colour, marker=marker, linestyle=style, markersize=4.5, label=label)
-            if all(len(lines[label][rate]) > 1 for rate in rates):
-                deviations = np.array([statistics.stdev(lines[label][rate]) for rate in rates])
-                axes.fill_between(x, means - deviations, means + deviations, color=colour, alpha=0.15, linewidth=0)
-        axes.set_title(benchmark, fontsize=10)
-        axes.set_xticks(sorted({100 * rate for gains in lines.values() for rate in gains}))
-        axes.set_xlabel("clips that lose a modality (%)")
-        axes.set_ylabel("aggregation gain (points of R@1)")
-        _plain(axes)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    shown = [handles[label] for label in labels]
-    figure.legend(shown, labels, loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
+
+    # A panel per benchmark; a band where every rate has several seeds.
+    handles = {}
+    for axes, (benchmark, lines) in zip(grid, panels.items(), strict=False):
+        axes.axhline(0, color="black", linewidth=0.8)
+        ticks = set()
+        for label, (colour, marker, style) in styles.items():
+            if label not in lines:
+                continue
+            rates = sorted(lines[label])
+            gains = [lines[label][rate] for rate in rates]
+            means = np.array([statistics.mean(of_seeds) for of_seeds in gains])
+            x = [100 * rate for rate in rates]
+            ticks.update(x)
+            (handles[label],) = axes.plot(
+                x, means, color=colour, marker=marker, linestyle=style, markersize=4.5, label=label
+            )
+            if min(map(len, gains)) > 1:
+                deviations = np.array([statistics.stdev(of_seeds) for of_seeds in gains])
+                axes.fill_between(x, means - deviations, means + deviations, color=colour, alpha=0.15, linewidth=0)
+        axes.set_title(benchmark, fontsize=10)
+        axes.set_xticks(sorted(ticks))
+        axes.set_xlabel("clips that lose a modality (%)")
+        axes.set_ylabel("aggregation gain (points of R@1)")
+        axes.spines[["top", "right"]].set_visible(False)
+    lines_in_order = [handles[label] for label in styles]
+    figure.legend(lines_in_order, [*styles], loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
     figure.savefig(path, dpi=150)
 
 
@@ -148,13 +169,19 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
         path (`str`): file to write.
         num_captions (`int`): captions to list per modality.
     """
-    modalities = [name.removeprefix(_WEIGHT) for name in queries if name.startswith(_WEIGHT)]
+    # Queries in the order of the modality that decides them, and of its weight.
+    modalities = []
+    for name in queries:
+        if name.startswith(_WEIGHT):
+            modalities.append(name.removeprefix(_WEIGHT))
     colours = _colours(modalities)
     weights = np.array([queries[f"{_WEIGHT}{modality}"] for modality in modalities], dtype=float)  # (M, Q)
     decided = np.array([modalities.index(modality) for modality in queries["decided"]])
     order = np.lexsort((-weights[decided, np.arange(len(decided))], decided))
     figure = Figure(figsize=(11, 4.2 * max(1, len(modalities) / 3)), layout="constrained")
     axes, text = figure.subplots(1, 2, width_ratios=(1.1, 1))
+
+    # Left: the weights, stacked to 1, group by group.
     start = 0
     for index in range(len(modalities)):
         group = order[decided[order] == index]
@@ -173,11 +200,13 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     axes.set_ylabel("weight at the relevant clip")
     patches = [Patch(color=colour, label=modality) for modality, colour in colours.items()]
     axes.legend(handles=patches, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=9)
-    _plain(axes)
+    axes.spines[["top", "right"]].set_visible(False)
+
+    # Right: the captions of the largest weights.
     text.axis("off")
     lines = []
     for index, (modality, colour) in enumerate(colours.items()):
-        members = [query for query in order if decided[query] == index]
+        members = order[decided[order] == index]
         share = len(members) / len(order)
         lines.append((f"{modality} decides {len(members)} queries ({share:.0%})", colour, "bold"))
         for query in members[:num_captions]:

@@ -15,7 +15,10 @@ from eval.reports.tables import report_tables, run_name
 
 def protocol_note(runs: Sequence[Run]) -> str:
     """Return what the numbers of some runs depend on: the galleries, the masks, how ties count, the meaning of ±."""
-    galleries, seeds, ties = {}, {}, {}
+    galleries = {}
+    seeds = {}
+    ties = {}
+    labels = set()
     for run in runs:
         retrieval = run["retrieval"]
         size = f"{retrieval['num_queries']} queries, {retrieval['num_clips']} clips"
@@ -23,9 +26,11 @@ def protocol_note(runs: Sequence[Run]) -> str:
         galleries[f"{run['benchmark']} {run['split']} {size}, SHA-256 {sha256}"] = None
         seeds[str(retrieval["mask_seed"])] = None
         ties[retrieval["tie_rule"]] = None
+        labels.add((run["benchmark"], run["label"]))
     note = f"In percent. Galleries: {'; '.join(galleries)}. Mask seed {', '.join(seeds)}. Ties: {'; '.join(ties)}."
-    labels = {(run["benchmark"], run["label"]) for run in runs}
-    return f"{note} n seeds: mean ± sample deviation." if len(labels) < len(runs) else note
+    if len(labels) < len(runs):
+        note += " n seeds: mean ± sample deviation."
+    return note
 
 
 def _remarks(runs: Sequence[Run]) -> list[str]:
@@ -66,19 +71,29 @@ def _own_gains(runs: Sequence[Run]) -> dict[str, dict[str, dict[float, list[floa
 def _plot_figures(runs: Mapping[Path, Run], output: Path) -> dict[str, str]:
     """Draw the figures that the results allow; return the names of the files and their captions."""
     # A class label has many relevant clips, so no single one to weigh.
-    shown = {path: run for path, run in runs.items() if run["task"] == "retrieval"}
+    retrieval = {path: run for path, run in runs.items() if run["task"] == "retrieval"}
     captions = {}
-    gains = _own_gains([*shown.values()])
-    if any(len(rates) > 1 for labels in gains.values() for rates in labels.values()):
+
+    # The gain against the masking rate, if some label was measured at several rates.
+    gains = _own_gains([*retrieval.values()])
+    num_rates = [0]
+    for labels in gains.values():
+        num_rates += map(len, labels.values())
+    if max(num_rates) > 1:
         captions["gain_vs_masking.png"] = "Aggregation gain under missing modalities; bands: deviation over seeds"
         plot_gain(gains, output / "gain_vs_masking.png")
+
+    # The weights of queries, of one seed of each label.
     drawn = set()
-    for path, run in shown.items():
+    for path, run in retrieval.items():
         queries = path.parent / "queries.parquet"
         label = (run["benchmark"], run["label"])
-        if queries.is_file() and label not in drawn:  # one seed of each label
+        if queries.is_file() and label not in drawn:
             drawn.add(label)
-            name = "weights_" + "_".join(re.sub(r"[^\w.-]+", "_", part).strip("_") for part in label) + ".png"
+            name = "weights"
+            for part in label:
+                name += "_" + re.sub(r"[^\w.-]+", "_", part).strip("_")
+            name += ".png"
             captions[name] = f"Weights of the queries of {run_name(run)}"
             _plot_weights(queries, output / name)
     return captions
@@ -99,7 +114,11 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     found = [*runs.values()]
-    title = run_name(found[0]) if len(found) == 1 else "Results"
+    title = "Results"
+    if len(found) == 1:
+        title = run_name(found[0])
+
+    # Tables: Markdown and LaTeX in a file each, and a CSV file of each table.
     protocol = protocol_note(found)
     parts = [f"# {title}", protocol, *_remarks(found)]
     latex = ["% needs \\usepackage{booktabs}", "% " + " ".join(protocol.split())]
@@ -109,6 +128,8 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
         table.numbers.to_csv(output / f"{table.name}.csv")
     text = "\n\n".join(parts)
     (output / "tables.tex").write_text("\n\n".join(latex), encoding="utf-8")
+
+    # Figures, below the tables.
     figures = [f"![{name}]({name})\n\n{caption}." for name, caption in _plot_figures(runs, output).items()]
     (output / "tables.md").write_text("\n\n".join([text, *figures]) + "\n", encoding="utf-8")
     return text

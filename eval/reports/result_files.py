@@ -22,10 +22,13 @@ def percent(rate: float) -> str:
 
 def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
     files = []
+    # A file twice, given by itself and by its folder, counts once.
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
-        found = sorted(path.rglob("results.json")) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            found = sorted(path.rglob("results.json"))
         if not found:
             raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
         files += found
@@ -54,7 +57,11 @@ def read_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
 
 
 def _protocol(run: Run) -> dict[str, Any]:
+    """Return what comparable runs share; `None` for what a run did not measure, which can be compared with any."""
     retrieval = run["retrieval"]
+    depth = None
+    for entry in second_stage(run["two_stage"]):
+        depth = entry["depth"]  # the same in all
     return {
         "split": run["split"],
         "task": run["task"],
@@ -63,8 +70,7 @@ def _protocol(run: Run) -> dict[str, Any]:
         "number of pairs": retrieval.get("num_pairs"),
         "mask seed": retrieval["mask_seed"],
         "tie rule": retrieval["tie_rule"],
-        # A run without a second stage can be compared with one that has it.
-        "depth of the second stage": next((entry["depth"] for entry in second_stage(run["two_stage"])), None),
+        "depth of the second stage": depth,
     }
 
 
@@ -77,7 +83,8 @@ def _check_against(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
         for name in ("method", *WEIGHING):
-            one, another = (found["score"].get(name) for found in (theirs, run))
+            one = theirs["score"].get(name)
+            another = run["score"].get(name)
             if theirs["label"] == run["label"] and one != another:
                 raise ValueError(
                     f"{other} and {path} have the label {run['label']!r} but score with the {name} {one!r} and "

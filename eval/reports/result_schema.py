@@ -56,15 +56,16 @@ def _temperature(value: Any) -> bool:
 
 
 def _second_stage_entry(value: Any) -> bool:
-    known = {"depth": _count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": _number}
-    return (
-        isinstance(value, dict)
-        and all(
-            known.get(name, _metric if name.startswith(("text_to_video", "video_to_text")) else lambda _: True)(found)
-            for name, found in value.items()
-        )
-        and {"depth", "policy", "method", "rate"} <= value.keys()
-    )
+    if not isinstance(value, dict):
+        return False
+    checks = {"depth": _count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": _number}
+    for name, content in value.items():
+        check = checks.get(name)
+        if name.startswith(("text_to_video", "video_to_text")):
+            check = _metric
+        if check is not None and not check(content):
+            return False
+    return {"depth", "policy", "method", "rate"} <= value.keys()
 
 
 _EXPECTED: dict[Callable[[Any], bool], str] = {
@@ -133,27 +134,59 @@ _RESULT = {
 def _check(value: Any, expected: Any, name: str) -> str | None:
     """Return what is wrong with a value, if anything."""
     if isinstance(expected, tuple):  # null, or something else
-        return None if value is None else _check(value, expected[1], name)
+        if value is None:
+            return None
+        return _check(value, expected[1], name)
     if isinstance(expected, list):
-        if not isinstance(value, list):
-            return f"`{name}` must be a list, got {value!r:.80}"
-        problems = (_check(item, expected[0], f"{name}[{place}]") for place, item in enumerate(value))
-        return next(filter(None, problems), None)
+        return _check_list(value, expected[0], name)
     if isinstance(expected, dict):
         if not isinstance(value, dict):
             return f"`{name}` must be an object, got {value!r:.80}"
         if ... in expected:
-            problems = (_check(item, expected[...], f"{name}.{key:.80}") for key, item in value.items())
-            problems = (f"`{name}` holds the name {key!r:.80}" for key in value if not _text(key)), problems
-            return next(filter(None, (problem for kind in problems for problem in kind)), None)
-        lacking = [key for key in expected if not key.endswith("?") and key not in value]
-        if lacking:
-            return f"`{name}` lacks {lacking}" if name else f"it lacks {lacking}"
-        prefix = f"{name}." if name else ""
-        keys = {key.removesuffix("?"): inner for key, inner in expected.items()}
-        problems = (_check(value[key], inner, prefix + key) for key, inner in keys.items() if key in value)
-        return next(filter(None, problems), None)
-    return None if expected(value) else f"`{name}` must be {_EXPECTED[expected]}, got {value!r:.80}"
+            return _check_names(value, expected[...], name)
+        return _check_fields(value, expected, name)
+    if expected(value):
+        return None
+    return f"`{name}` must be {_EXPECTED[expected]}, got {value!r:.80}"
+
+
+def _check_list(value: Any, expected: Any, name: str) -> str | None:
+    """Check a list of items that are all alike."""
+    if not isinstance(value, list):
+        return f"`{name}` must be a list, got {value!r:.80}"
+    for place, item in enumerate(value):
+        problem = _check(item, expected, f"{name}[{place}]")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _check_names(value: dict[str, Any], expected: Any, name: str) -> str | None:
+    """Check an object with any names, whose values are all alike."""
+    for key in value:
+        if not _text(key):
+            return f"`{name}` holds the name {key!r:.80}"
+    for key, item in value.items():
+        problem = _check(item, expected, f"{name}.{key:.80}")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _check_fields(value: dict[str, Any], expected: dict[str, Any], name: str) -> str | None:
+    """Check an object with these fields; others may be there, for no reader uses them."""
+    lacking = [key for key in expected if not key.endswith("?") and key not in value]
+    if lacking and name:
+        return f"`{name}` lacks {lacking}"
+    if lacking:
+        return f"it lacks {lacking}"
+    for key, inner in expected.items():
+        key = key.removesuffix("?")
+        if key in value:
+            problem = _check(value[key], inner, f"{name}.{key}".removeprefix("."))
+            if problem is not None:
+                return problem
+    return None
 
 
 def check_result(content: Mapping[str, Any], path: Path) -> None:
@@ -187,15 +220,19 @@ def second_stage(
         `list[Mapping]`: entries of every method, policy and rate.
     """
     found = [entry for entry in entries if entry.get("rule", "match") == rule]
-    depths = {entry["depth"] for entry in found}
     if depth is None:
-        depth = 50 if 50 in depths else max(depths, default=None)
+        depths = {entry["depth"] for entry in found}
+        depth = max(depths, default=None)
+        if 50 in depths:
+            depth = 50
     return [entry for entry in found if entry["depth"] == depth]
 
 
 def method_title(method: str) -> str:
     """Return the title of a score in tables and cards; its name if it is not registered here."""
-    return METHODS[method].title if method in METHODS else method
+    if method in METHODS:
+        return METHODS[method].title
+    return method
 
 
 __all__ = ["check_result", "method_title", "second_stage"]

@@ -139,14 +139,17 @@ def _cell(mean: float, deviation: float, form: str) -> str:
     if pd.isna(mean):
         return ABSENT
     text = form.format(round(mean, 9) + 0.0)  # differences that cancel leave noise with a sign
-    return text if pd.isna(deviation) else f"{text} ± {form.replace('+', '').format(deviation)}"
+    if not pd.isna(deviation):
+        text += f" ± {form.replace('+', '').format(deviation)}"
+    return text
 
 
 def means(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the text of means over seeds, with the sample deviation of two or more: `12.3 ± 0.4`."""
     levels = [level for level in frame.index.names if level != "seed"]
     seeds = frame.groupby(level=levels, sort=False)
-    mean, deviation = seeds.mean(), seeds.std()
+    mean = seeds.mean()
+    deviation = seeds.std()
     text = {}
     for column in frame.columns:
         form = _FORMATS.get(column, "{:.1f}")
@@ -220,13 +223,20 @@ def _titles(runs: Sequence[Run]) -> Titles:
     titles = {}
     for run in runs:
         rates = run["retrieval"]["rates"]
-        best = {entry.get("best_pathway", {}).get("method") for entry in rates if entry["rate"] == 0}
+        best = None
+        for entry in rates:
+            if entry["rate"] == 0:
+                best = entry.get("best_pathway", {}).get("method")
         for entry in rates:
             for score in entry["methods"]:
-                mark = " *" * (score in best) + " (own)" * (score == run["score"]["method"])
+                title = method_title(score)
+                if score == best:
+                    title += " *"
+                if score == run["score"]["method"]:
+                    title += " (own)"
                 key = (run["benchmark"], run["label"], score)
                 # Seeds may differ in their strongest pathway.
-                titles[key] = max(titles.get(key, ""), method_title(score) + mark, key=len)
+                titles[key] = max(titles.get(key, ""), title, key=len)
     return titles
 
 
@@ -253,6 +263,7 @@ def _scores_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles, dire
 
 
 def _missing_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles) -> Table:
+    # A column for each masking rate.
     numbers = select(first, direction="text_to_video")[["R@1"]]
     rates = sorted(numbers.index.unique("masked"))
     text = means(numbers)["R@1"].unstack("masked", fill_value=ABSENT, sort=False)[rates]
@@ -268,25 +279,29 @@ def _missing_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles) -> 
 
 def _own(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the rows of the own score of each label."""
-    own = {(run["benchmark"], run["label"]): run["score"]["method"] for run in runs}
-    rows = zip(*(frame.index.get_level_values(level) for level in ("benchmark", "label", "score")), strict=True)
-    return frame.loc[[own[benchmark, label] == score for benchmark, label, score in rows]].droplevel("score")
+    own = {(run["benchmark"], run["label"], run["score"]["method"]) for run in runs}
+    rows = frame.reset_index()[["benchmark", "label", "score"]].itertuples(index=False, name=None)
+    return frame.loc[[row in own for row in rows]].droplevel("score")
 
 
 def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
+    # The own score of each label after both stages.
     staged = [run for run in runs if run["two_stage"]]
     numbers = second_stage(staged)
     own = _own(numbers, staged)[["R@1"]]
+
     # The first stage of the same labels, in the rows above.
     labels = own.index.droplevel([level for level in own.index.names if level not in RUN[:2]])
     before = _own(first, runs)[["R@1"]]
     before = before[before.index.droplevel(["seed", "masked", "direction"]).isin(labels)]
     before = pd.concat({("first stage", "", ""): before}, names=["rule", "depth", "masked is"])
-    shown = pd.concat([before.reorder_levels(own.index.names), own])
-    text = means(shown)["R@1"].unstack(["direction", "masked"], fill_value=ABSENT, sort=False)
+    both = pd.concat([before.reorder_levels(own.index.names), own])
+
+    # A column for each direction and masking rate.
+    text = means(both)["R@1"].unstack(["direction", "masked"], fill_value=ABSENT, sort=False)
     text = text[sorted(text.columns, key=lambda column: (DIRECTIONS.index(column[0]), column[1]))]
     text.columns = [f"{direction.replace('_', ' ')} {percent(rate)}" for direction, rate in text.columns]
-    text = _num_seeds(text, shown).sort_index(level=RUN[:2], sort_remaining=False, kind="stable")
+    text = _num_seeds(text, both).sort_index(level=RUN[:2], sort_remaining=False, kind="stable")
     note = (
         "R@1 of each label's own score; columns: clips that lose one modality. match: the first candidates reordered "
         "by the cross-encoder alone; fused: by first-stage score + weight * match logit, which is not in the paper."
@@ -294,13 +309,16 @@ def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
     for run in staged:
         fusion = run.get("two_stage_fusion")
         if fusion is not None:
-            chosen = f"chosen on {fusion['split']}" if fusion.get("split") else "given"
-            note += f" Weight of {run_name(run)}: {fusion['weight']:.3f}, {chosen}."
+            origin = "given"
+            if fusion.get("split"):
+                origin = f"chosen on {fusion['split']}"
+            note += f" Weight of {run_name(run)}: {fusion['weight']:.3f}, {origin}."
     return Table("second_stage", "Second stage by rule and depth", note, _without_run(text, runs), numbers)
 
 
 def _differences_table(runs: Sequence[Run]) -> Table:
     numbers = differences(runs)
+    # Each difference with its interval, in points.
     text = pd.DataFrame(index=numbers.index)
     text["difference"] = numbers["difference"].map("{:+.1f}".format)
     text["low"] = numbers["low"].map("{:+.1f}".format)
@@ -315,7 +333,9 @@ def _differences_table(runs: Sequence[Run]) -> Table:
 def run_name(run: Run) -> str:
     """Return the name of a run in headings and notes."""
     name = f"{run['benchmark']} {run['split']}: {run['label']}"
-    return name if run["seed"] is None else f"{name}, seed {run['seed']}"
+    if run["seed"] is not None:
+        name += f", seed {run['seed']}"
+    return name
 
 
 def report_tables(runs: Sequence[Run]) -> list[Table]:
@@ -326,6 +346,7 @@ def report_tables(runs: Sequence[Run]) -> list[Table]:
     Args:
         runs (`Sequence[Run]`): content of comparable `results.json` files.
     """
+    # Tables without a measurement are left out.
     first = first_stage(runs)
     titles = _titles(runs)
     tables = [_scores_table(runs, first, titles, direction) for direction in DIRECTIONS]

@@ -86,12 +86,14 @@ class AggregationGain(evaluate.Metric):
             raise ValueError("`pathways` is empty; expected the scores of at least one modality by name.")
         joint = _matrix(predictions, "`predictions`")
         relevant = _relevant_candidates(references, joint.shape)
+        # R@1 of each pathway, on the same queries and candidates.
         recalls = {}
         for name, scores in pathways.items():
             matrix = _matrix(scores, f"pathway {name!r}")
             if matrix.shape != joint.shape:
                 raise ValueError(f"Expected scores of pathway {name!r} of shape {joint.shape}, got {matrix.shape}.")
             recalls[name] = _recall_at_1(matrix, relevant)
+        # Against the strongest of them, in points.
         best = max(recalls, key=recalls.get)
         joint_recall = _recall_at_1(joint, relevant)
         return {

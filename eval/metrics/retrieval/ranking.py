@@ -27,6 +27,7 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
             "Expected `scores` (queries, candidates) and `pairs` (pairs, 2), got "
             f"{tuple(scores.shape)} and {tuple(pairs.shape)}."
         )
+    # Pairs lie inside the matrix, each once, and every row has one.
     outside = ((pairs < 0) | (pairs >= pairs.new_tensor(scores.shape))).any(dim=1)
     if outside.any():
         raise ValueError(
@@ -41,6 +42,7 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
             f"The query rows {without.nonzero().flatten().tolist()[:10]} have no relevant candidate, so nothing to "
             "rank. Leave such rows out of `scores`."
         )
+    # A NaN compares with nothing, so it would seem to be ranked first.
     undefined = scores.amax(dim=1).isnan()  # the largest of a row with a NaN is NaN
     if undefined.any():
         raise ValueError(
@@ -51,6 +53,7 @@ def _check(scores: torch.Tensor, pairs: torch.Tensor) -> None:
 
 def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.LongTensor:
     """For each pair, count the scores of its row that are at least its value; rows are read in memory order."""
+    # Rows in memory order: a large matrix is read once, in blocks.
     order = rows.argsort()
     ordered_rows, ordered_values = rows[order], values[order]
     is_one_each = len(rows) == len(scores)  # every row has a pair: then rows need not be selected
@@ -91,6 +94,7 @@ def relevant_ranks(scores: torch.Tensor, pairs: torch.Tensor) -> torch.LongTenso
     """
     _check(scores, pairs)
     rows, columns = pairs.unbind(dim=1)
+    # At least as high, less the relevant ones of the same score that are named later.
     values = scores[rows, columns]
     not_below = _count_not_below(scores, rows, values)
     levels, level = values.unique(return_inverse=True)
@@ -148,6 +152,7 @@ def retrieval_metrics(
     if ranks.numel() == 0 or ranks.min() < 1:
         raise ValueError(f"Expected at least one rank, counted from 1; got {ranks.tolist()[:10]}.")
     rows = torch.arange(len(ranks), device=ranks.device) if rows is None else rows
+    # The best rank of each query, and all ranks by query, then by rank.
     first = first_ranks(ranks, rows).double().sort().values
     queries, rows, num_relevant = rows.unique(return_inverse=True, return_counts=True)
     order = ranks.argsort()
@@ -155,6 +160,7 @@ def retrieval_metrics(
     ranks, rows = ranks[order], rows[order]
     if ((ranks[1:] == ranks[:-1]) & (rows[1:] == rows[:-1])).any():
         raise ValueError("Two relevant candidates of a query have the same rank; expected those of `relevant_ranks`.")
+    # The place of each relevant candidate among those of its query, from 1: its rank in the best possible order.
     place = 1 + torch.arange(len(ranks), device=ranks.device) - (num_relevant.cumsum(dim=0) - num_relevant)[rows]
 
     def total(values: torch.Tensor) -> torch.Tensor:
@@ -163,6 +169,7 @@ def retrieval_metrics(
     def discounted(position: torch.Tensor) -> torch.Tensor:
         return total((position <= NDCG_DEPTH) / torch.log2(1 + position.double()))
 
+    # The median of an even number is the mean of the middle two.
     middle = first[[(len(first) - 1) // 2, len(first) // 2]]
     return {
         **{f"recall_at_{depth}": 100 * (first <= depth).double().mean().item() for depth in k},

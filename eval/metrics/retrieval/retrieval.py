@@ -58,6 +58,7 @@ class Retrieval(evaluate.Metric):
         lengths = sorted({len(row) for row in predictions})
         if len(lengths) != 1:
             raise ValueError(f"Every query needs a score for every candidate; `predictions` has rows of {lengths}.")
+        # Pairs (P, 2) of a row and a column, from the relevant candidates of each query.
         relevant = [np.atleast_1d(row) for row in references]
         rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([len(row) for row in relevant]))
         columns = torch.from_numpy(np.concatenate(relevant).astype(np.int64))
