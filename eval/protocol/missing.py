@@ -13,17 +13,8 @@ from eval.protocol.rates import check_rate
 
 
 def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
-    """
-    Return the sets of modalities that the whole gallery has in turn: the first, the first two, and so on up to all,
-    with nothing masked. For the paper's three modalities these are the sets of its Table S5.
-
-    Example:
-
-    ```python
-    >>> ladder(["video", "audio", "subtitle"])
-    [('video',), ('video', 'audio'), ('video', 'audio', 'subtitle')]
-    ```
-    """
+    """Return the sets of modalities that the whole gallery has in turn: the first, the first two, and so on up to all,
+    with nothing masked. For the paper's three modalities these are the sets of its Table S5."""
     return [tuple(modalities[:number]) for number in range(1, len(modalities) + 1)]
 
 
