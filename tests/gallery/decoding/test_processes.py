@@ -159,7 +159,7 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, limits, 
     assert read(folder / "whole.mp4", limits=raised) is not None
 
 
-@pytest.mark.parametrize("memory", [2**22, 2**24])
+@pytest.mark.parametrize("memory", [2**22, 2**23])
 def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, processes, memory):
     large = np.kron(picture(0), np.ones((20, 20, 1), np.uint8))
     write_media(tmp_path / "large.mp4", 3, codec="mpeg4", pictures=lambda _: large, size=1280)
