@@ -101,7 +101,7 @@ def _definitions() -> dict[str, str]:
 
 
 def _captioned(root: Path) -> Iterator[tuple[Path, str]]:
-    """The PNGs with an English caption, in the order of their paths; of those that share a caption, the first."""
+    """The PNG files with an English caption, in the order of their paths; of those that share a caption, the first."""
     known = set()
     for path in sorted(root.rglob("*.png")):
         text = path.with_suffix(".txt")
