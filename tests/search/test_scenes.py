@@ -52,16 +52,21 @@ def test_how_files_are_cut_is_checked_before_anything_is_read(films):
     assert not (films / "gallery").exists()
 
 
+def chapters_of(titles):
+    """Chapters of the same length, of ten seconds in all."""
+    chapters = []
+    for number, title in enumerate(titles):
+        start, stop = 10 * number // len(titles), 10 * (number + 1) // len(titles)
+        tags = {"title": title}
+        chapters.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
+    return chapters
+
+
 def write_chapters(path, titles):
     """A file of ten seconds of one picture, and chapters of the same length."""
     with av.open(path, "w") as container:
         container.metadata["title"] = "A year on the island"
-        chapters = []
-        for number, title in enumerate(titles):
-            start, stop = 10 * number // len(titles), 10 * (number + 1) // len(titles)
-            tags = {"title": title}
-            chapters.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
-        container.set_chapters(chapters)
+        container.set_chapters(chapters_of(titles))
         stream = container.add_stream("libx264", rate=2)
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
