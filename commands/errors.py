@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -39,8 +39,8 @@ _MENDED_BY = {
 }
 
 
-def describe(error: BaseException) -> str:
-    """Describe an error in one line, with what to do about it where the error itself does not say."""
+def error_text(error: BaseException) -> str:
+    """Return one line for an error, with what to do about it where the error itself does not say."""
     message = missing_extra(error) or str(error)
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
         # When a file is renamed, the user knows the new name.
@@ -57,14 +57,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))
 
 
-def say(message: str, stream: TextIO | None = None) -> None:
-    """Print one line, by default to stderr; characters that the terminal cannot print are escaped."""
-    stream = stream or sys.stderr
-    typer.echo(plain(message, stream.encoding), file=stream)
+def print_message(message: str) -> None:
+    """Print one line to stderr; characters that the terminal cannot print are escaped."""
+    typer.echo(plain(message, sys.stderr.encoding), file=sys.stderr)
 
 
-def show(*lines: str) -> None:
-    """Print lines of a result to stdout, as [`say`] prints one."""
+def print_lines(*lines: str) -> None:
+    """Print lines of a result to stdout, as [`print_message`] prints one."""
     if lines:
         typer.echo(printable(lines, sys.stdout.encoding))
 
@@ -112,7 +111,7 @@ def _reported() -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
-        say(" ".join(["Interrupted.", *map(str, error.args)]))
+        print_message(" ".join(["Interrupted.", *map(str, error.args)]))
         raise SystemExit(130) from error
     except Exception as error:
         if hasattr(error, "exit_code"):  # the argument parser reports its own errors
@@ -121,12 +120,12 @@ def _reported() -> Iterator[None]:
         if not expected or os.environ.get("SCALAR_TRACEBACK") == "1":
             traceback.print_exc()
         if not expected:
-            say("This is a bug in the program. Please report it with the command and the lines above.")
+            print_message("This is a bug in the program. Please report it with the command and the lines above.")
             raise SystemExit(FAULT) from error
         if _is_out_of_memory(error):
-            say(f"Error: Out of memory: {describe(error)}. Lower the batch size, or close other programs.")
+            print_message(f"Error: Out of memory: {error_text(error)}. Lower the batch size, or close other programs.")
         else:
-            say(f"Error: {describe(error)}")
+            print_message(f"Error: {error_text(error)}")
         raise SystemExit(1) from error
 
 
@@ -146,4 +145,4 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
-__all__ = ["FAULT", "Commands", "describe", "plain", "run_command", "say", "show", "user_errors"]
+__all__ = ["FAULT", "Commands", "error_text", "print_lines", "print_message", "run_command", "user_errors"]

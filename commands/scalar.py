@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from .errors import run_command, say, show
+from .errors import print_lines, print_message, run_command
 
 _SEARCH = "search.__main__"
 _COMMANDS = {
@@ -60,14 +60,14 @@ def run(arguments: Sequence[str]) -> int | None:
     """
     name, *rest = arguments or [""]
     if name in ("", "--help"):
-        show(*help_lines())
+        print_lines(*help_lines())
         return 0 if name else 2
     known = {name: module for found in _COMMANDS.values() for name, (module, _) in found.items()}
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         for line in (_USAGE, "Try 'scalar --help' for help.", "", f"Error: No such command {name!r}.{hint}"):
-            say(line)
+            print_message(line)
         return 2
     main = import_module(known[name]).main
     # The search has no name of its own between `scalar` and its commands.

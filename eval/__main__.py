@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from commands.errors import Commands, run_command, show
+from commands.errors import Commands, print_lines, run_command
 from commands.options import command_of
 from eval.settings import (
     AuditConfig,
@@ -53,7 +53,7 @@ def audit(config: AuditConfig) -> None:
         columns=config.columns,
     )
     report = audit_split(data, num_readers())
-    show(*format_audit(report).split("\n"))  # first, so that the report survives an output file that fails
+    print_lines(*format_audit(report).split("\n"))  # first, so that the report survives an output file that fails
     if config.output is not None:
         write_json(report, config.output)
     if not report["complete"]:
@@ -75,8 +75,8 @@ def embed(config: EmbedConfig) -> None:
     # What could not be read, a line each, then the sizes.
     for name, problems in gallery.problems().items():
         for problem in problems:
-            show(f"counted as absent: {name}: {problem}")
-    show(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {config.output}.")
+            print_lines(f"counted as absent: {name}: {problem}")
+    print_lines(f"{len(gallery)} clips and {len(gallery.queries)} queries are in {config.output}.")
 
 
 @command_of(app, RunConfig)
@@ -90,7 +90,7 @@ def run(config: RunConfig) -> None:
 
     _show_log()
     _, table = evaluate(config)
-    show(*table.split("\n"), "", f"All tables and figures are in {Path(config.output) / 'report'}.")
+    print_lines(*table.split("\n"), "", f"All tables and figures are in {Path(config.output) / 'report'}.")
 
 
 @command_of(app, CalibrateConfig)
@@ -101,7 +101,7 @@ def calibrate(config: CalibrateConfig) -> None:
 
     _show_log()
     found, written = calibrate_model(config)
-    show(*format_calibration(found, config, written))
+    print_lines(*format_calibration(found, config, written))
 
 
 @command_of(app, ReportConfig)
@@ -110,7 +110,7 @@ def report(config: ReportConfig) -> None:
     from eval.reports.report import write_report
     from eval.reports.result_files import load_results
 
-    show(*write_report(load_results(config.results), config.output).split("\n"))
+    print_lines(*write_report(load_results(config.results), config.output).split("\n"))
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m eval") -> None:

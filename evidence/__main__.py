@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
-from commands.errors import Commands, run_command, show
+from commands.errors import Commands, print_lines, run_command
 from commands.options import command_of
 from evidence.reports.commands import register
 from evidence.settings import (
@@ -43,7 +43,7 @@ def miniature(config: MiniatureConfig) -> None:
     """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
     from evidence.miniature.generation import generate
 
-    show(f"The miniature benchmark is in {generate(**vars(config))}.")
+    print_lines(f"The miniature benchmark is in {generate(**vars(config))}.")
 
 
 @command_of(app, ArchiveConfig)
@@ -51,8 +51,8 @@ def archive(config: ArchiveConfig) -> None:
     """Make the archive of a new user, index it, and ask questions that were written before. Needs espeak-ng."""
     from evidence.archive.asking import ask_archive, lines_of
 
-    answers = ask_archive(config.output, config.videos, config.index, show)
-    show(*lines_of(answers))
+    answers = ask_archive(config.output, config.videos, config.index, print_lines)
+    print_lines(*lines_of(answers))
 
 
 @command_of(app, StampsConfig)
@@ -62,11 +62,11 @@ def stamps(config: StampsConfig) -> None:
     from evidence.stamps.report import Results, report, write_page
 
     if not config.report_only:
-        measure(config.root, config.output, show)
+        measure(config.root, config.output, print_lines)
     results = Results(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")
-    show(*text.splitlines())
+    print_lines(*text.splitlines())
     if config.page is not None:
         write_page(results, config.page)
 
@@ -77,7 +77,7 @@ def backbone(config: BackboneConfig) -> None:
     from evidence.building import build_backbone
 
     build_backbone(**vars(config))
-    show(f"A new backbone is in {config.output}.")
+    print_lines(f"A new backbone is in {config.output}.")
 
 
 @command_of(app, HalveConfig)
@@ -86,7 +86,7 @@ def halve(config: HalveConfig) -> None:
     from evidence.halve import halve as halve_model
 
     size = halve_model(**vars(config))
-    show(f"Stored {size / 1e6:.1f} MB of weights in {config.output}.")
+    print_lines(f"Stored {size / 1e6:.1f} MB of weights in {config.output}.")
 
 
 @command_of(app, ReheadConfig)
@@ -95,7 +95,7 @@ def rehead(config: ReheadConfig) -> None:
     from evidence.rehead import rehead as apply_heads
 
     gallery = apply_heads(**vars(config))
-    show(f"Wrote {len(gallery):,} clips to {config.output}.")
+    print_lines(f"Wrote {len(gallery):,} clips to {config.output}.")
 
 
 @command_of(app, TemperatureConfig)
@@ -104,7 +104,7 @@ def temperature(config: TemperatureConfig) -> None:
     from evidence.temperature import RATIO, spread_of_model
 
     found = spread_of_model(**vars(config))
-    show(f"Spread of the scores of unmatched pairs: {found:.3f}; temperature: {RATIO * found:.2g}")
+    print_lines(f"Spread of the scores of unmatched pairs: {found:.3f}; temperature: {RATIO * found:.2g}")
 
 
 @command_of(app, StudyConfig)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from commands.errors import say
+from commands.errors import print_message
 from gallery import stills, transcripts
 from gallery.columns import query_table, text_embeds_of
 from gallery.gallery import Gallery, GalleryWriter
@@ -59,7 +59,7 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     old.check_model(base.name, base.fingerprint, must_know=True)
     model = heads.name  # so that the gallery finds it from any folder
     network, _ = load_model(model, torch.float32)
-    say(f"{model}: {model_summary(network)}; only its heads are applied.")
+    print_message(f"{model}: {model_summary(network)}; only its heads are applied.")
 
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
         return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors

@@ -8,7 +8,7 @@ spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a starting po
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import say
+from commands.errors import print_message
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model
@@ -57,7 +57,7 @@ def spread_of_model(
     """
     changes = {} if aggregation is None else {"aggregation": aggregation}
     network, processor = load_model(model, None, device_of_name(device), **changes)
-    say(f"{model}: {model_summary(network)}.")
+    print_message(f"{model}: {model_summary(network)}.")
     rows = load_benchmark(benchmark, root, split)
     embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
     network.to("cpu")  # where the embeddings are; the score may have learned parameters

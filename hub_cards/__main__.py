@@ -11,7 +11,7 @@ from importlib import import_module
 
 import typer
 
-from commands.errors import Commands, run_command, say, show
+from commands.errors import Commands, print_lines, print_message, run_command
 from commands.options import command_of
 
 from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, Push, SpacePush
@@ -32,12 +32,12 @@ def _command(kind: str, settings: type[Push], about: str) -> None:
         done = push(given, import_module(f".{kind}", __package__).KIND)
         # A dry run returns the card.
         if isinstance(done, str):
-            show(*done.split("\n"))
-            say(f"Nothing was sent. The files to publish are in {given.dry_run}.")
+            print_lines(*done.split("\n"))
+            print_message(f"Nothing was sent. The files to publish are in {given.dry_run}.")
         elif done.changed:
-            show(f"Published: {done.url}")
+            print_lines(f"Published: {done.url}")
         else:
-            show(f"Nothing has changed since the last push: {done.url}")
+            print_lines(f"Nothing has changed since the last push: {done.url}")
 
     run.__name__ = kind
     run.__doc__ = about

@@ -23,7 +23,7 @@ from torch import nn
 from transformers import AutoTokenizer
 from typer import Option
 
-from commands.errors import show, user_errors
+from commands.errors import print_lines, user_errors
 from commands.options import command_of
 
 from .configuration_scalar import ScalarConfig
@@ -346,9 +346,9 @@ def convert_vast(config: ConvertConfig) -> None:
             except StrictDataclassError as error:
                 raise ValueError(f"{config.config} is not the configuration of a model: {error}") from error
         unused = convert(config.checkpoint, config.output, network, config.tokenizer, config.concat_heads)
-        show(f"Not used of the checkpoint, {len(unused)} keys:", *unused, f"Saved to {config.output}.")
+        print_lines(f"Not used of the checkpoint, {len(unused)} keys:", *unused, f"Saved to {config.output}.")
         if config.tokenizer is None:
-            show("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
+            print_lines("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> None:

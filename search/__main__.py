@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commands.errors import Commands, run_command, say, show
+from commands.errors import Commands, print_lines, print_message, run_command
 from commands.options import command_of
 
 from .settings import (
@@ -55,10 +55,10 @@ def index(config: IndexConfig) -> None:
     from .states import Status
 
     report = index_folder(config)
-    show(*report.lines(Gallery.open(config.output)))
+    print_lines(*report.lines(Gallery.open(config.output)))
     has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
     if report.of(Status.UNREADABLE) and not has_clips and not config.watch:
-        say("None of these files could be read.")
+        print_message("None of these files could be read.")
         raise typer.Exit(1)
 
 
@@ -95,14 +95,14 @@ def query(config: QueryConfig) -> None:
         like = _like(searcher, config.like, load)
         results = [search(searcher, None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
-        say(remark)
+        print_message(remark)
     if config.as_json:
         asked = [{"query": text} for text in config.texts] or [{"like": config.like}]
         answers = [of | _as_json(hits, config) for of, hits in zip(asked, results, strict=True)]
         typer.echo(json.dumps(answers, indent=2))
         return
     for hits in results:
-        show(*hits.lines(sys.stdout.encoding or "ascii"))
+        print_lines(*hits.lines(sys.stdout.encoding or "ascii"))
 
 
 def _query_service(config: QueryConfig) -> None:
@@ -115,8 +115,8 @@ def _query_service(config: QueryConfig) -> None:
         return
     for text, answer in answers:
         if answer["note"] is not None:
-            say(answer["note"])
-        show(*lines_of(text, answer))
+            print_message(answer["note"])
+        print_lines(*lines_of(text, answer))
 
 
 def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> "str | Likeness":
@@ -157,9 +157,9 @@ def push(config: PushConfig) -> None:
     address = TableAddress.parse(config.address)
     gallery = Gallery.open(config.gallery)
     nodes = [] if config.nodes is None else config.nodes.split(",")
-    report = push_gallery(gallery, address, nodes, show if nodes else lambda line: None)
+    report = push_gallery(gallery, address, nodes, print_lines if nodes else lambda line: None)
     counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
-    show(f"{counts}; {len(gallery)} clips in the table")
+    print_lines(f"{counts}; {len(gallery)} clips in the table")
 
 
 _SERVICE_SECONDS = 10  # that a server of PostgreSQL has for an answer: somebody waits for it
@@ -194,7 +194,7 @@ def serve(config: ServeConfig) -> None:
         archive = Archive(searcher, model, name)
         service = build_app(archive, token, (config.host, *config.hostname), config.public)
         # requests wait in the listener from now on
-        show(f"Serving {len(searcher)} clips at {address_of(listener)} until Ctrl-C.")
+        print_lines(f"Serving {len(searcher)} clips at {address_of(listener)} until Ctrl-C.")
         sys.stdout.flush()
         make_server(service).run(sockets=[listener])
 
@@ -209,24 +209,24 @@ def info(config: InfoConfig) -> None:
 
     opened = Contents.open(config.gallery)
     present = [f"{name} {count / max(len(opened), 1):.1%}" for name, count in opened.presence_counts().items()]
-    show(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
-    show("present: " + ", ".join(present))
+    print_lines(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
+    print_lines("present: " + ", ".join(present))
     if opened.queries is not None:
-        show(f"queries: {len(opened.queries)}")
-    show(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
-    show(f"query temperature: {opened.query_temperature}")
+        print_lines(f"queries: {len(opened.queries)}")
+    print_lines(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
+    print_lines(f"query temperature: {opened.query_temperature}")
     if opened.metadata.get(SEGMENT) is not None:
         kind = "scenes of at most " if opened.metadata.get(SCENES) else ""
-        show(f"windows: {kind}{opened.metadata[SEGMENT]:g} s")
+        print_lines(f"windows: {kind}{opened.metadata[SEGMENT]:g} s")
     for name, values in opened.calibration.items():
-        show(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
+        print_lines(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     if (least := opened.least_score) is not None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
-        show(f"least score of a match: {least['score']:.3g} ({fitted})")
-    show(f"clips with an unreadable stream: {len(opened.problems())}")
+        print_lines(f"least score of a match: {least['score']:.3g} ({fitted})")
+    print_lines(f"clips with an unreadable stream: {len(opened.problems())}")
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:
-        show(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
+        print_lines(f"machine transcripts: {num_transcripts}, of which {num_with_words} have words")
     # Files that failed, by what became of them; only the first line is shown even if there are none.
     failed = {"unreadable files": [], "files with nothing to embed": [], "files with missing windows": []}
     with_clips = set(opened.paths.to_pylist())
@@ -239,7 +239,7 @@ def info(config: InfoConfig) -> None:
         failed[what].append(f"  {file.path}: {file.reason}")
     for what, lines in failed.items():
         if lines or what == "unreadable files":
-            show(f"{what}: {len(lines)}", *lines)
+            print_lines(f"{what}: {len(lines)}", *lines)
 
 
 @command_of(app, VerifyConfig)
@@ -249,12 +249,12 @@ def verify(config: VerifyConfig) -> None:
         from .addresses import TableAddress
         from .push import verify_table
 
-        show(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")
+        print_lines(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")
         return
     from gallery.gallery import verify_gallery
 
     opened, num_bytes = verify_gallery(config.gallery)
-    show(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
+    print_lines(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
 
 
 @command_of(app, GalleryConfig)
@@ -264,7 +264,7 @@ def repair(config: GalleryConfig) -> None:
     from gallery.repair import repair as repair_gallery
 
     lines = repair_gallery(config.gallery)
-    show(*lines, f"{config.gallery} is intact: {len(Gallery.open(config.gallery))} clips.")
+    print_lines(*lines, f"{config.gallery} is intact: {len(Gallery.open(config.gallery))} clips.")
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def remove(config: RemoveConfig) -> None:
         from .vanished import remove as remove_files
 
         num_clips = remove_files(writer, config.paths)
-        show(f"{num_clips} clips removed; {len(writer.gallery())} clips in the gallery")
+        print_lines(f"{num_clips} clips removed; {len(writer.gallery())} clips in the gallery")
 
 
 @command_of(app, GalleryConfig)
@@ -296,7 +296,7 @@ def compact(config: GalleryConfig) -> None:
     with _changing(config.gallery) as writer:
         writer.compact()
         num_files = sum(len(shards) for shards in writer.snapshot.shards.values())
-    show(f"{config.gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
+    print_lines(f"{config.gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:

@@ -10,7 +10,7 @@ from shlex import quote
 
 import torch
 
-from commands.errors import say
+from commands.errors import print_message
 from gallery.columns import check_modality
 from gallery.contents import is_gallery
 from gallery.decoding import Limits
@@ -53,7 +53,7 @@ def _announce(model: str) -> None:
     download = pending_download(model)
     if download is not None:
         size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
-        say(
+        print_message(
             f"Downloading the model {model}{size}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
             f"files, once, from {download.host} to {download.folder}. Later runs need no network, and use none with "
             "HF_HUB_OFFLINE=1. --model also takes a folder."
@@ -122,12 +122,18 @@ def _find(
     """The files that exist, and the texts that are given for them, by lists or by another gallery."""
     files, texts = find_clips(config.paths, selection, columns)
     for path, names in selection.unused.items():
-        say(f"Unused columns of {path}: {', '.join(names)}. --text NAME with a new gallery makes one searchable.")
+        print_message(
+            f"Unused columns of {path}: {', '.join(names)}. --text NAME with a new gallery makes one searchable."
+        )
     if selection.left_out:
-        say(f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it.")
+        print_message(
+            f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it."
+        )
     if selection.not_utf8:
         examples = ", ".join(map(ascii, sorted(selection.not_utf8)[:3]))
-        say(f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}")
+        print_message(
+            f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}"
+        )
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
         raise ValueError(f"No video or audio file in {places}.")
@@ -147,7 +153,7 @@ def _say_what_is_dropped(words_of: Path, modalities: Sequence[str]) -> None:
         counts[name] += Transcripts(words_of, kind).count()[1]
     for name, count in counts.items():
         if count and name not in modalities:
-            say(
+            print_message(
                 f"The words of {count} files of {words_of} are not used, as this gallery has no modality `{name}`. "
                 f"Index into a new one with --text {name}."
             )
@@ -174,9 +180,9 @@ def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
     def update(files: list[str]) -> None:
         report = indexer.update(files)
         if len(report) > len(report.of(Status.UNCHANGED)):
-            say(report.counts())
+            print_message(report.counts())
 
-    say(
+    print_message(
         f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but no other process "
         "can write to it until Ctrl-C."
     )
@@ -204,7 +210,7 @@ def index_folder(config: IndexConfig) -> Report:
         # Its folder instead of its Hub id, of which a newer revision could be downloaded.
         recognizer_name, folder = downloaded_recognizer()
         config = replace(config, transcribe=str(folder))
-        say(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
+        print_message(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)
@@ -237,11 +243,11 @@ def index_folder(config: IndexConfig) -> Report:
             embed = partial(cluster.embed, setup)
         # workers of a cluster choose their own device
         loaded = load(setup, default_device() if embed is None else torch.device("cpu"))
-        say(f"{model}: {model_summary(loaded.model)}.")
+        print_message(f"{model}: {model_summary(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
             if is_light(model):
-                say(LIMITS[model])
+                print_message(LIMITS[model])
             writer.metadata = describe(loaded.model, identity.download()) | {"model": name} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it

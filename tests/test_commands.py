@@ -3,7 +3,8 @@ import errno
 import pytest
 import torch
 
-from commands.errors import FAULT, describe, plain, user_errors
+from commands.errors import FAULT, error_text, user_errors
+from commands.texts import plain
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("no"), ImportError("no"), torch.OutOfMemoryError("no")])
@@ -40,7 +41,7 @@ def test_a_traceback_of_an_expected_error_is_shown_on_demand(capsys, monkeypatch
 
 
 def test_a_full_disk_is_reported_with_the_file_and_what_helps():
-    reported = describe(OSError(errno.ENOSPC, "No space left on device", "/somewhere/gallery.json"))
+    reported = error_text(OSError(errno.ENOSPC, "No space left on device", "/somewhere/gallery.json"))
     assert "disk is full" in reported and "/somewhere/gallery.json" in reported and "Free some space" in reported
 
 

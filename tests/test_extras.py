@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from commands.errors import describe
+from commands.errors import error_text
 from commands.extras import _EXTRAS
 from tests.hub_cards.clean_environment import CleanEnvironment
 
@@ -71,13 +71,13 @@ def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch
             monkeypatch.delitem(sys.modules, name)
         with pytest.raises(ModuleNotFoundError) as raised:
             importlib.import_module(room)
-        assert describe(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')
+        assert error_text(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')
 
 
 def test_a_module_of_no_extra_is_reported_as_it_is():
     with pytest.raises(ModuleNotFoundError) as raised:
         importlib.import_module("nothing_of_ours")
-    assert describe(raised.value) == "No module named 'nothing_of_ours'"
+    assert error_text(raised.value) == "No module named 'nothing_of_ours'"
 
 
 def environment_with(folder, *more):

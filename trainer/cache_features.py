@@ -14,7 +14,6 @@ of the files are not detected.
 
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 from typer import Option
 
-from commands.errors import say, user_errors
+from commands.errors import print_lines, user_errors
 from commands.options import Holdout, WordsOf, command_of
 from eval.benchmarks.registry import load_benchmark
 from eval.benchmarks.rows import read_row, text_columns
@@ -481,7 +480,7 @@ def main(config: FeaturesConfig) -> None:
             views=config.views,
             with_states=config.states,
         )
-        say(f"Stored the features in {config.output}: {config.views} views of each clip.", sys.stdout)
+        print_lines(f"Stored the features in {config.output}: {config.views} views of each clip.")
 
 
 __all__ = ["FeatureCollator", "FeatureDataset", "cache_features", "checksums"]

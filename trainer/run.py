@@ -18,7 +18,7 @@ import torch
 from peft import PeftModel
 from transformers import Trainer, set_seed
 
-from commands.errors import show
+from commands.errors import print_lines
 from eval.benchmarks.rows import marks_of_clips
 from gallery.decoding import sandboxed
 from gallery.files import write_json
@@ -137,7 +137,7 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
         plugins=run.plugins(),
     )
     _, table = evaluate(config)
-    show(*table.split("\n"))
+    print_lines(*table.split("\n"))
 
 
 # What a run prints and leaves ----------------------------------------------------------------------------------------

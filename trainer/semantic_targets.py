@@ -22,7 +22,7 @@ from safetensors.torch import save
 from tqdm.auto import tqdm
 from typer import Option
 
-from commands.errors import show, user_errors
+from commands.errors import print_lines, user_errors
 from commands.options import Holdout, command_of
 from eval.settings import Columns, Plugins
 from gallery.files import write_whole
@@ -294,7 +294,7 @@ def main(config: TargetsConfig) -> None:
             include_self=config.include_self,
         )
         num_clips, num_neighbors = SemanticTargets(config.output).neighbors.shape
-        show(f"Stored {num_neighbors} neighbours of each of {num_clips} clips in {config.output}.")
+        print_lines(f"Stored {num_neighbors} neighbours of each of {num_clips} clips in {config.output}.")
 
 
 __all__ = ["SemanticTargets", "embed_captions", "make_semantic_targets", "nearest_neighbors"]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from commands.errors import show
+from commands.errors import print_lines
 from commands.options import Given, command_of
 
 _Results = Annotated[
@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
         from evidence.reports.results import load_results
 
         results = load_results(config.results, config.baseline, config.reference, config.paper_mean)
-        show(*write_tables(results, config.output).split("\n"))
+        print_lines(*write_tables(results, config.output).split("\n"))
 
     @command_of(app, FiguresConfig)
     def figures(config: FiguresConfig) -> None:
@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         from evidence.reports.paper_report import write_figures
 
         for path in write_figures(config.results, config.output):
-            show(str(path))
+            print_lines(str(path))
 
 
 __all__ = ["FiguresConfig", "TablesConfig", "register"]

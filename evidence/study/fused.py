@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import say, show
+from commands.errors import print_lines, print_message
 from eval.benchmarks.registry import load_split
 from eval.benchmarks.rows import group_rows, query_kinds, read_row
 from eval.embedding.embed_dataset import embed_dataset
@@ -166,7 +166,7 @@ def main(config: FusedConfig) -> None:
             key = title.split(" (")[0]
             titles[key] = key if titles.get(key, title) != title else title
             ranks.setdefault(key, []).append(measure(splits["test"], choice))
-        say(f"{path}: measured")
+        print_message(f"{path}: measured")
     tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
     lines = [line for lines in tables for line in (*lines, "")]
     compared = {}
@@ -187,4 +187,4 @@ def main(config: FusedConfig) -> None:
     write_json(found, output / "fused.json")
     (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for line in lines:
-        show(line)
+        print_lines(line)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import normalize
 
-from commands.errors import show
+from commands.errors import print_lines
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
 from eval.protocol.calibration import calibrate_embeddings
@@ -73,7 +73,7 @@ def main(config: GapConfig) -> None:
                 f"{name} {sum(better) / len(better):.1f} ({gain['difference']:+.1f}, {gain['low']:+.1f} to "
                 f"{gain['high']:+.1f})"
             )
-        show("; ".join(line))
+        print_lines("; ".join(line))
 
 
 __all__ = ["add_gap", "found_first", "main"]

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatureExtractor
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import say
+from commands.errors import print_message
 from eval.benchmarks.registry import load_benchmark
 from evidence.building import learn_vocabulary
 from evidence.fused import embed_whole
@@ -144,7 +144,7 @@ def main(config: JointConfig) -> None:
     rows = load_benchmark("miniature", config.root, "train")
     torch.manual_seed(config.seed)
     model, processor = build_encoder([*rows["caption"], *filter(None, rows["subtitle"])])
-    say(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(rows)} clips")
+    print_message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(rows)} clips")
     train(model, processor, rows, config.epochs, config.batch_size, config.seed)
     model.save_pretrained(config.output)
     processor.save_pretrained(config.output)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands.errors import say, show
+from commands.errors import print_lines, print_message
 from evidence.settings import StudyConfig
 
 from .collecting import collect, describe_clips, keep_second_stage
@@ -234,14 +234,14 @@ def run_study(config: StudyConfig) -> dict[str, str]:
         failures = study.failures
         collect(study.measured, results_of(config, is_complete=not failures))
     results = Results(results_of(config, is_complete=not failures))
-    show(*report(results).split("\n"))
+    print_lines(*report(results).split("\n"))
     if config.page is not None:
         page = Path(config.page)
         template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
         page.write_text(fill(template, results), encoding="utf-8")
         plot_sharing(results, page.with_name("miniature_sharing.png"))
     for name, why in failures.items():
-        say(f"Error: {name}: {why}")
+        print_message(f"Error: {name}: {why}")
     return failures
 
 

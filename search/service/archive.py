@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from commands.errors import describe, plain
+from commands.errors import error_text
+from commands.texts import plain
 from gallery.cues import may_have_words
 from gallery.described import LIMITS
 from gallery.hits import NOTHING_MATCHES, Hit, Hits
@@ -100,7 +101,7 @@ class Archive:
         except (OSError, ValueError) as error:
             self.problem = _CHANGED
             self._retry = time.monotonic() + _RETRY_SECONDS
-            logger.warning("%s cannot be opened: %s", self._searcher.described.path, describe(error))
+            logger.warning("%s cannot be opened: %s", self._searcher.described.path, error_text(error))
         finally:
             self._opening.release()
         return self._searcher

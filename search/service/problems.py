@@ -8,7 +8,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from commands.errors import describe, plain
+from commands.errors import error_text
+from commands.texts import plain
 from gallery.filters import ModalityError, PatternError
 from gallery.searcher import UnsupportedError
 from gallery.storage import DamagedFileError
@@ -46,14 +47,14 @@ async def answer_of(_: Request, error: Exception) -> Response:
         case RequestValidationError():
             return problem(422, _sentence(error))
         case UnknownClipError() | NoMediaError():
-            return problem(404, describe(error))
+            return problem(404, error_text(error))
         case UnsupportedError() | ModalityError() | PatternError():
-            return problem(422, describe(error))
+            return problem(422, error_text(error))
         case DamagedFileError():
-            logger.error("%s", describe(error))
+            logger.error("%s", error_text(error))
             return problem(500, "A file of the gallery is damaged; see the log of the service.")
         case OSError():
-            logger.error("%s", describe(error))
+            logger.error("%s", error_text(error))
             retry = {"retry-after": str(_RETRY_SECONDS)}
             return problem(503, "The gallery cannot be read now; see the log of the service.", retry)
         case _:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from commands.errors import describe
+from commands.errors import error_text
 from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery
 from gallery.repair import repair
@@ -53,7 +53,7 @@ def test_whatever_call_fails_the_change_can_be_repeated(tmp_path, change, stays)
             try:
                 change(folder)
             except OSError as error:
-                assert number > 0 and re.match(f"The disk is full: .*{tmp_path}", describe(error))
+                assert number > 0 and re.match(f"The disk is full: .*{tmp_path}", error_text(error))
         assert not leftovers(folder)
         change(folder)
         expected = expected or content(folder)
@@ -74,7 +74,7 @@ def test_on_a_file_system_that_is_full_nothing_committed_is_lost_and_the_same_go
                 write(folder, (names, embeds, mask))
                 kept |= dict(zip(names, embeds.tolist(), strict=True))
                 seed += 1
-        assert seed > 3 and str(folder) in describe(caught.value)
+        assert seed > 3 and str(folder) in error_text(caught.value)
         assert content(folder)[0] == kept and not leftovers(folder)
         (disk / "ballast").unlink()
         write(folder, make_clips(16, seed=seed))
