@@ -4,7 +4,7 @@ import sys
 from types import TracebackType
 
 
-def _say_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("Interrupted.\n")
     else:
@@ -12,4 +12,4 @@ def _say_interrupted(kind: type[BaseException], error: BaseException, trace: Tra
 
 
 if sys.excepthook is sys.__excepthook__:
-    sys.excepthook = _say_interrupted
+    sys.excepthook = _print_interrupted

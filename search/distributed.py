@@ -18,7 +18,7 @@ from gallery.decoding import tolerant
 from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
 from modeling_scalar.model_identity import default_device, identify
 from search.loading import Loaded, Setup, load
-from search.reading import Found, Job, Reader, record_of
+from search.reading import Findings, Job, Reader, record_of
 from search.screen import Screen
 from search.speech import Speech
 
@@ -178,7 +178,7 @@ class Cluster:
                 if len(batch) > 1:
                     return Embedded.joined([alone([job]) for job in batch])
             file, is_lost = record_of(batch[0].path, batch[0].subtitle)
-            return Embedded([Found(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
+            return Embedded([Findings(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
 
         try:
             for batch in in_batches(jobs, batch_size):

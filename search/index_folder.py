@@ -30,7 +30,7 @@ from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
 from .recognizers import downloaded_recognizer
 from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
-from .sources import Selection, find_clips, find_files
+from .sources import FileSelection, find_clips, find_files
 from .states import Report, Status
 from .watching import watch
 
@@ -117,7 +117,7 @@ def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple
 
 
 def _find(
-    config: IndexConfig, selection: Selection, columns: Sequence[str]
+    config: IndexConfig, selection: FileSelection, columns: Sequence[str]
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """The files that exist, and the texts that are given for them, by lists or by another gallery."""
     files, texts = find_clips(config.paths, selection, columns)
@@ -174,7 +174,7 @@ def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
         identify(config.transcribe).download()
 
 
-def _watch(config: IndexConfig, selection: Selection, indexer: Indexer) -> None:
+def _watch(config: IndexConfig, selection: FileSelection, indexer: Indexer) -> None:
     """Keep a gallery up to date until Ctrl-C."""
 
     def update(files: list[str]) -> None:
@@ -216,7 +216,7 @@ def index_folder(config: IndexConfig) -> Report:
     check_writable(config.output)
     known = Gallery.open(config.output) if is_gallery(config.output) else None
     model = _model_of(config, known)
-    selection = Selection(config.exclude)
+    selection = FileSelection(config.exclude)
     modalities = _modalities(config, model, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)

@@ -28,7 +28,7 @@ from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import ScalarProcessor
-from search.reading import Found, Job, Reader, as_json, default_workers, joined, record_of
+from search.reading import Findings, Job, Reader, as_json, default_workers, joined, record_of
 from search.recognizers import Recognizer
 from search.screen import RapidOcrReader, Screen
 from search.sources import title_of_name
@@ -41,7 +41,7 @@ _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more
 _SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
 
-Texts = Mapping[str, Mapping[str, str]]
+TextsOfFiles = Mapping[str, Mapping[str, str]]
 """Texts by file and by modality."""
 Embed = Callable[[Iterable[Job], int], Generator[Embedded, None, None]]
 """From jobs, and the number of them in a batch, to what is found and embedded of each batch, in order."""
@@ -81,7 +81,7 @@ class _Source:
     num_read: int = 0
     num_clips: int = 0
     num_lost: int = 0
-    is_unheard: bool = False
+    lacks_transcript: bool = False
     has_words: bool = False
     stale_removed: bool = False
     is_kept: bool = False
@@ -99,7 +99,7 @@ class _Source:
         """Whether all windows were read."""
         return self.num_read == len(self.windows)
 
-    def take(self, window: Window | None, found: Found) -> None:
+    def take(self, window: Window | None, found: Findings) -> None:
         """Add the findings of a window to those of the file."""
         if self.file is None or (found.file.sha256 and not self.file.sha256):
             self.file = found.file
@@ -107,7 +107,7 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.max_audio = self.max_audio or found.max_audio
-        self.is_unheard = self.is_unheard or found.is_unheard
+        self.lacks_transcript = self.lacks_transcript or found.lacks_transcript
         self.has_words = self.has_words or found.has_words
         # A stream that ends within a window is missing in the windows after it, so reasons are problems, too.
         span = Place(self.path, *window or ()).span
@@ -147,7 +147,7 @@ class _Source:
             status,
             problems=tuple(self._messages(self.problems)),
             max_audio=self.max_audio,
-            is_unheard=self.is_unheard and not self.has_words,
+            lacks_transcript=self.lacks_transcript and not self.has_words,
         )
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
@@ -190,7 +190,9 @@ class _Update:
         report ([`~search.states.Report`]): gets the states.
     """
 
-    def __init__(self, writer: GalleryWriter, reader: Reader, files: Sequence[str], texts: Texts, report: Report):
+    def __init__(
+        self, writer: GalleryWriter, reader: Reader, files: Sequence[str], texts: TextsOfFiles, report: Report
+    ):
         self.writer = writer
         self.reader = reader
         self.files = files
@@ -451,7 +453,7 @@ class Indexer:
         self._reader = reader
         self._embed = embed or (lambda jobs, size: embed_batches(model, processor, jobs, reader, size, num_workers))
 
-    def update(self, files: Sequence[str], texts: Texts | None = None) -> Report:
+    def update(self, files: Sequence[str], texts: TextsOfFiles | None = None) -> Report:
         """
         Embed new and changed files.
 
@@ -489,8 +491,10 @@ class Indexer:
             total=num_files, unit="file", disable=not (self.progress and num_files),
             bar_format=None if self.writer.metadata.get(SEGMENT) is None else _BAR,
         )  # fmt: skip
-        self._reader.speech.tell = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
-        self._reader.screen.tell = lambda path, second: bar.set_postfix_str(_at("reading words of", path, second))
+        self._reader.speech.on_progress = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
+        self._reader.screen.on_progress = lambda path, second: bar.set_postfix_str(
+            _at("reading words of", path, second)
+        )
         began = time.monotonic()
         is_first = True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
@@ -503,7 +507,7 @@ class Indexer:
                     bar.write(_expected(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
                 is_first = False
 
-    def _commit(self, reads: list[tuple[_Source, Window | None, Found]], batch: Embedded, report: Report) -> None:
+    def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""
         clips = [reads[place] for place in batch.embeddable]
         names = [clip_id_of(source.path, window) for source, window, _ in clips]

@@ -98,16 +98,26 @@ class Job:
 
 
 @dataclass
-class Found:
-    """The findings of a window. `file`: record of the file before reading; `is_unheard`: the file has sound that is
-    neither embedded nor was transcribed; `has_words`: the window has a subtitle; `reason`: why it is not a clip;
-    `failure`: why it has no transcript (not a problem of the clip, as a later run tries again); `is_lost`: it was out
-    of reach; `max_audio`: how many seconds of sound the model takes, if there are more; `still`: a frame as the bytes
-    of a JPEG file, if there is any."""
+class Findings:
+    """
+    What was read of a window.
+
+    Args:
+        file (`MediaFile`): the record of the file before reading.
+        seconds (`float`, *optional*): the length of the window.
+        lacks_transcript (`bool`): the file has sound that is neither embedded nor was transcribed.
+        has_words (`bool`): the window has a subtitle.
+        problems (`list[str]`): what could not be read of it.
+        reason (`str`, *optional*): why it is not a clip.
+        failure (`str`, *optional*): why it has no transcript: not a problem of the clip, as a later run tries again.
+        is_lost (`bool`): it was out of reach.
+        max_audio (`float`, *optional*): how many seconds of sound the model takes, if there are more.
+        still (`bytes`, *optional*): a frame as a JPEG file.
+    """
 
     file: MediaFile
     seconds: float | None = None
-    is_unheard: bool = False
+    lacks_transcript: bool = False
     has_words: bool = False
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
@@ -187,7 +197,7 @@ class Reader:
                 hints.append("it has pictures, see --read-text")
         return joined(hints)
 
-    def __call__(self, job: Job) -> tuple[Found, Clip | None]:
+    def __call__(self, job: Job) -> tuple[Findings, Clip | None]:
         """Read a window: returns the findings, and the clip, if there is one."""
         path = job.path
         # What the windows of one reading of a file share; only the latest findings are kept.
@@ -196,7 +206,7 @@ class Reader:
         with file.lock:
             if file.record is None:
                 self._examine(job, file)
-        found = Found(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
+        found = Findings(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
         if found.reason is not None:
             return found, None
         # Options that are None are left out, as readers need not take them.
@@ -230,7 +240,7 @@ class Reader:
             if found.is_lost:
                 found.file = MediaFile(path, 0, 0, "", found.reason)  # without a hash: read as soon as possible
             return found, None
-        found.is_unheard = "audio" not in self.processor.modalities and self._may_be_heard(file)
+        found.lacks_transcript = "audio" not in self.processor.modalities and self._may_be_heard(file)
         found.has_words = clip.has("subtitle")
         found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)
@@ -238,7 +248,7 @@ class Reader:
             found.max_audio = self.processor.max_audio_seconds
         return found, clip
 
-    def _texts(self, job: Job, file: "_File", found: Found) -> dict[str, dict[str, str]]:
+    def _texts(self, job: Job, file: "_File", found: Findings) -> dict[str, dict[str, str]]:
         """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
         take precedence over its tags, tags over earlier texts, and these over its name."""
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
@@ -282,7 +292,7 @@ class Reader:
 
 
 __all__ = [
-    "Found",
+    "Findings",
     "Job",
     "Reader",
     "as_json",

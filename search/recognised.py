@@ -18,13 +18,13 @@ class Recognised(Transcripts):
         can_make (`bool`): whether there is a recogniser. Without one, only existing transcripts are used.
 
     Attributes:
-        tell (`Callable`): called with the path of a file and the second of it that is being recognised.
+        on_progress (`Callable`): called with the path of a file and the second of it that is being recognised.
     """
 
     def __init__(self, gallery: str | os.PathLike, kind: str, can_make: bool):
         super().__init__(Path(gallery), kind)
         self.can_make = can_make
-        self.tell: Callable[[str, float], None] = lambda path, second: None
+        self.on_progress: Callable[[str, float], None] = lambda path, second: None
 
     def is_known(self, sha256: str) -> bool:
         """Whether such words of a file were looked for before, or are in this run."""

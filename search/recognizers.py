@@ -101,17 +101,19 @@ class SpeechRecognizer:
         try:
             # use_safetensors: a pickle could run code
             with quietly():
-                self.hear = pipeline(
+                self.pipeline = pipeline(
                     "automatic-speech-recognition", model, device=device, model_kwargs={"use_safetensors": True}
                 )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{self.name} is not a speech recognition model: {error}") from error
-        rate = self.hear.feature_extractor.sampling_rate
+        rate = self.pipeline.feature_extractor.sampling_rate
         if rate != SAMPLING_RATE:
             raise ValueError(f"{self.name} must have a sampling rate of {SAMPLING_RATE} Hz, got {rate} Hz.")
         kinds = {"seq2seq_whisper": "whisper", "ctc": "ctc", "ctc_with_lm": "ctc"}
-        self.kind = kinds.get(self.hear.type, "plain")
-        self.most_tokens = getattr(self.hear.model.config, "max_target_positions", 0) - 8  # not counting the prompt
+        self.kind = kinds.get(self.pipeline.type, "plain")
+        self.most_tokens = (
+            getattr(self.pipeline.model.config, "max_target_positions", 0) - 8
+        )  # not counting the prompt
         self._lock = Lock()  # threads take turns
 
     def _options(self, seconds: float) -> dict[str, Any]:
@@ -148,7 +150,7 @@ class SpeechRecognizer:
             # Above temperature 0, words are sampled: with a fixed seed, without affecting other random numbers.
             with self._lock, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                heard = self.hear({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **self._options(seconds))
+                heard = self.pipeline({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **self._options(seconds))
         except Stopped:
             raise
         except Exception as error:  # any model, which may fail in any way

@@ -205,7 +205,7 @@ class Screen(Recognised):
         before = np.zeros((0, 0, 3), np.uint8)
         lines: list[str] = []
         for second, picture in lenient.look_through(path, max(PACE, seconds / MOST_FRAMES), SIDE):
-            self.tell(path, second)
+            self.on_progress(path, second)
             check_not_stopped()  # reading takes longer than decoding
             if not _is_unchanged(before, picture):
                 with room_beside_decoders(media.limits):

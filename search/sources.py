@@ -21,7 +21,7 @@ _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
 
 
-class Selection:
+class FileSelection:
     """
     Selects files: those in folders that are not hidden, and of all files those that are not excluded and whose paths
     are UTF-8.
@@ -68,7 +68,7 @@ class Selection:
         return kept
 
 
-def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None = None) -> list[str]:
+def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | None = None) -> list[str]:
     """List the files in `paths` (files and folders), absolute, with symbolic links resolved, each once.
 
     Raises:
@@ -77,7 +77,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: Selection | None =
     """
     found = {}
     visited = set()
-    selection = selection or Selection()
+    selection = selection or FileSelection()
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no file or folder {str(path)!r}.")
@@ -181,7 +181,7 @@ def _add(found: dict[str, dict[str, str]], file: str, given: Mapping[str, str], 
 
 def find_clips(
     paths: Iterable[str | os.PathLike],
-    selection: Selection | None = None,
+    selection: FileSelection | None = None,
     columns: Collection[str] = (),
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """
@@ -189,7 +189,7 @@ def find_clips(
 
     Args:
         paths (iterable of `str`): folders, files and lists.
-        selection ([`Selection`], *optional*): which files to include.
+        selection ([`FileSelection`], *optional*): which files to include.
         columns: as in [`read_list`].
 
     Returns:
@@ -201,7 +201,7 @@ def find_clips(
     """
     found = {}
     given = {}
-    selection = selection or Selection()
+    selection = selection or FileSelection()
     for path in map(Path, paths):
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
@@ -216,4 +216,4 @@ def find_clips(
     return selection.chosen(found), given
 
 
-__all__ = ["Selection", "find_clips", "find_files", "read_list", "title_of_name"]
+__all__ = ["FileSelection", "find_clips", "find_files", "read_list", "title_of_name"]

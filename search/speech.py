@@ -53,7 +53,7 @@ class Speech(Recognised):
             for first, last in stretches:
                 check_not_stopped()  # transcription is the slowest step
                 offset = start + first / SAMPLING_RATE
-                self.tell(path, offset)
+                self.on_progress(path, offset)
                 cues = self.recognizer(waveform[first:last])
                 yield [Cue(offset + cue.start, offset + cue.stop, cue.text) for cue in cues]
             start += length

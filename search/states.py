@@ -43,7 +43,7 @@ class FileState:
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
         max_audio (`float`, *optional*): how many seconds of sound the model takes, if its sound is longer.
-        is_unheard (`bool`): it has sound that is neither embedded nor was transcribed.
+        lacks_transcript (`bool`): it has sound that is neither embedded nor was transcribed.
     """
 
     path: str
@@ -53,7 +53,7 @@ class FileState:
     is_old: bool = False
     is_dropped: bool = False
     max_audio: float | None = None
-    is_unheard: bool = False
+    lacks_transcript: bool = False
 
 
 class Report(dict[str, FileState]):
@@ -90,8 +90,8 @@ class Report(dict[str, FileState]):
                 yield f"partly read: {state.path}: {listed}{fate}"
         if cut := [state for state in self.values() if state.max_audio is not None]:
             yield _cut_line(cut, gallery.metadata.get(SEGMENT))
-        if num_unheard := sum(state.is_unheard for state in self.values()):
-            yield f"files with sound in which nobody has looked for words: {num_unheard}; --transcribe does"
+        if num_lacking := sum(state.lacks_transcript for state in self.values()):
+            yield f"files with sound in which nobody has looked for words: {num_lacking}; --transcribe does"
         for state in self.of(Status.OUT_OF_REACH):
             yield f"out of reach, its clips are kept: {state.path}: {state.reason}"
         for state in self.of(Status.GONE):

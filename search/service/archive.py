@@ -24,7 +24,7 @@ from gallery.windows import SEGMENT
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .media import kind_of
-from .models import About, Answer, Asked, Chosen, Found, Listing, ListRequest
+from .models import About, Asked, Chosen, ClipResult, Listing, ListRequest, SearchAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Archive:
 
     # Queries -------------------------------------------------------------------------------------------------------
 
-    def search(self, text: str, asked: Asked) -> tuple[Answer, list[Clip]]:
+    def search(self, text: str, asked: Asked) -> tuple[SearchAnswer, list[Clip]]:
         """The best clips for a text."""
         embeds = self.embed(text)
         begun = time.monotonic()
@@ -116,7 +116,7 @@ class Archive:
         hits = search(searcher, embeds, **self._options(searcher, asked), **self.model.learned)[0]
         return self._answer(searcher, hits, asked, begun)
 
-    def like(self, key: str, asked: Asked) -> Answer:
+    def like(self, key: str, asked: Asked) -> SearchAnswer:
         """
         The clips most similar to one of the gallery, without itself.
 
@@ -148,7 +148,7 @@ class Archive:
         """The one file that is searched."""
         return None if asked.within is None else self._clip(asked.within, searcher).place.path
 
-    def _answer(self, searcher: Searcher, hits: Hits, asked: Asked, begun: float) -> tuple[Answer, list[Clip]]:
+    def _answer(self, searcher: Searcher, hits: Hits, asked: Asked, begun: float) -> tuple[SearchAnswer, list[Clip]]:
         temperature = searcher.described.query_temperature if asked.temperature is None else asked.temperature
         note = None
         if not len(hits):
@@ -156,7 +156,7 @@ class Archive:
         elif hits.matches_well is False:
             note = NOTHING_MATCHES
         clips = searcher.clips(hits.clip_ids)
-        answer = Answer(
+        answer = SearchAnswer(
             hits=self._found(hits, clips, asked.per_file),
             temperature=_as_json(temperature),
             num_clips=hits.num_clips,
@@ -212,7 +212,7 @@ class Archive:
             raise UnknownClipError(_GONE)
         return media
 
-    def listed(self, asked: ListRequest) -> Listing:
+    def list_clips(self, asked: ListRequest) -> Listing:
         """Clips by name."""
         searcher = self.searcher()
         has_files = asked.per_file and searcher.described.metadata.get(SEGMENT) is not None
@@ -228,7 +228,7 @@ class Archive:
             note=None if hits.num_allowed else self._why_none(hits, asked),
         )
 
-    def moment(self, key: str) -> tuple[Found, Clip]:
+    def moment(self, key: str) -> tuple[ClipResult, Clip]:
         """The clip with a key, in the form of the API and as it is; an [`UnknownClipError`] if there is none."""
         searcher = self.searcher()
         clip = self._clip(key, searcher)
@@ -236,11 +236,11 @@ class Archive:
         hit = Hit(1, clip.clip_id, math.nan, None, presence, place=clip.place, problems=clip.problems)
         return self._entry(hit, clip, self._root), clip
 
-    def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[Found]:
+    def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[ClipResult]:
         """Hits in the form of the API."""
         return [self._entry(hit, clip, hits.root, per_file) for hit, clip in zip(hits, clips, strict=True)]
 
-    def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> Found:
+    def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> ClipResult:
         key = self._key_of(hit.clip_id)
         # whether a known file is still there is found out when it is played
         path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
@@ -249,7 +249,7 @@ class Archive:
         copies = hit.copies
         if clip.place.start is not None:  # windows at the same seconds
             copies = [copy.rpartition("#t=")[0] for copy in copies]
-        return Found(
+        return ClipResult(
             rank=hit.rank,
             key=key,
             name=_name_of(clip.place.path, root),

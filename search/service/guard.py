@@ -65,7 +65,7 @@ class Token:
         # The browser does not store the token itself, and the token cannot be derived from the cookie.
         self.cookie = hmac.new(secret.encode(), b"cookie of the search", hashlib.sha256).hexdigest()
 
-    def knows(self, headers: Headers) -> bool:
+    def accepts(self, headers: Headers) -> bool:
         """Whether a request carries the token, or the cookie for it."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(secret.strip().encode("utf-8", "replace")).digest()
@@ -175,7 +175,7 @@ class Guard:
         if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
             return 403, "The request comes from a page of another site."
         is_open = not _is_asked(scope) or scope["path"] == "/api/session"
-        if self._token is not None and not is_open and not self._token.knows(headers):
+        if self._token is not None and not is_open and not self._token.accepts(headers):
             return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or enter it on the page."
         return None
 

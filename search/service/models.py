@@ -132,7 +132,7 @@ class LikeRequest(Asked):
     key: str = Field(max_length=LONGEST_KEY, description="Key of a hit of an earlier answer.")
 
 
-class Found(BaseModel):
+class ClipResult(BaseModel):
     """A clip that was found or listed."""
 
     rank: int
@@ -182,7 +182,7 @@ class Said(BaseModel):
 class Listing(BaseModel):
     """Clips by name."""
 
-    hits: list[Found]
+    hits: list[ClipResult]
     num_clips: int = Field(description="Number of clips in the gallery.")
     num_allowed: int = Field(description="Number of clips that match the filter, or of all clips without one.")
     num_files: int | None = Field(
@@ -194,7 +194,7 @@ class Listing(BaseModel):
     note: str | None = Field(None, description="Why there are no clips, if there are none, or that none matches well.")
 
 
-class Answer(Listing):
+class SearchAnswer(Listing):
     """The clips found, best first."""
 
     temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
@@ -231,9 +231,9 @@ class Problem(BaseModel):
 
 __all__ = [
     "About",
-    "Answer",
+    "SearchAnswer",
     "Asked",
-    "Found",
+    "ClipResult",
     "Kind",
     "LikeRequest",
     "ListRequest",

@@ -23,14 +23,14 @@ from .media import loudness_of, media_response
 from .models import (
     LONGEST_QUERY,
     About,
-    Answer,
     Chosen,
-    Found,
+    ClipResult,
     LikeRequest,
     Listing,
     ListRequest,
     Problem,
     Said,
+    SearchAnswer,
     SearchRequest,
 )
 from .words import words_of
@@ -106,7 +106,7 @@ async def begin_session(request: Request, here: Here) -> Response:
     response = Response(status_code=204)
     if here.token is None:
         return response
-    if not here.token.knows(request.headers):
+    if not here.token.accepts(request.headers):
         raise HTTPException(401, "This is not the token of the service.")
     response.set_cookie(COOKIE, here.token.cookie, httponly=True, samesite="strict", path="/")
     return response
@@ -119,12 +119,12 @@ def about(here: Here) -> About:
 
 
 @router.post("/search")
-async def search(request: SearchRequest, here: Here) -> Answer:
+async def search(request: SearchRequest, here: Here) -> SearchAnswer:
     """Find clips by text."""
     return await find(request, here)
 
 
-async def find(request: SearchRequest, here: Service) -> Answer:
+async def find(request: SearchRequest, here: Service) -> SearchAnswer:
     """Answer a text query, with the words of its hits as far as they are read in time."""
     text, _ = split_query(request.query.strip())
     if not text:
@@ -135,9 +135,9 @@ async def find(request: SearchRequest, here: Service) -> Answer:
     return answer
 
 
-async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str) -> None:
+async def _add_words(hits: Sequence[ClipResult], clips: Sequence[Clip], query: str) -> None:
     """Add words to hits. Where reading them takes long, they stay without: `words` is the URL to get them."""
-    reading: dict[asyncio.Task, Found] = {}
+    reading: dict[asyncio.Task, ClipResult] = {}
     for hit, clip in zip(hits, clips, strict=True):
         if hit.words is not None and len(reading) < _MOST_HITS:
             task = asyncio.create_task(run_in_threadpool(words_of, clip, query, _MOST_CUES))
@@ -155,11 +155,11 @@ async def _add_words(hits: Sequence[Found], clips: Sequence[Clip], query: str) -
 @router.post("/clips")
 async def clips(request: ListRequest, here: Here) -> Listing:
     """List clips by name."""
-    return await call_in(here.pool_of(request), here.archive.listed, request)
+    return await call_in(here.pool_of(request), here.archive.list_clips, request)
 
 
 @router.post("/like")
-async def like(request: LikeRequest, here: Here) -> Answer:
+async def like(request: LikeRequest, here: Here) -> SearchAnswer:
     """Find the clips most similar to one that was found."""
     return await call_in(here.pool_of(request), here.archive.like, request.key, request)
 
@@ -191,7 +191,7 @@ async def loudness(key: str, here: Here, response: Response) -> list[float]:
     return await call_in(here.threads.sounds, loudness_of, clip)
 
 
-def moment(key: str, query: str, here: Service) -> tuple[Found, list[Said], int]:
+def moment(key: str, query: str, here: Service) -> tuple[ClipResult, list[Said], int]:
     """A clip, its words (those that best match a query, if there are many), and the number of all lines."""
     found, clip = here.archive.moment(key)
     return found, *words_of(clip, query, _MOST_LINES, True)

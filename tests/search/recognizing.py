@@ -35,7 +35,7 @@ def heard_by(kind, answer):
         recognizer.calls.append((len(sound["raw"]), options))
         return answer(len(recognizer.calls)) if callable(answer) else answer
 
-    recognizer.hear = hear
+    recognizer.pipeline = hear
     recognizer.most_tokens, recognizer._lock = 440, Lock()
     return recognizer
 

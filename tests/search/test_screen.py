@@ -123,7 +123,7 @@ def slides(tmp_path_factory):
 def test_words_of_a_file_are_kept_with_its_seconds_and_who_read_them(slides, tmp_path):
     fake = Fake()
     screen, reported = Screen(tmp_path, fake), []
-    screen.tell = lambda path, second: reported.append((path, second))
+    screen.on_progress = lambda path, second: reported.append((path, second))
     found = screen.of(str(slides), "a1", SandboxedReader())
     assert found == str(Transcripts(tmp_path, SCREEN).with_words("a1")) and len(fake.pictures) == 3
     assert reported == [(str(slides), pytest.approx(2.0 * place)) for place in range(5)]
@@ -155,7 +155,7 @@ def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
     monkeypatch.setattr("search.screen.MOST_FRAMES", 2)
     reported = []
     screen = Screen(tmp_path, Fake())
-    screen.tell = lambda path, second: reported.append(second)
+    screen.on_progress = lambda path, second: reported.append(second)
     screen.of(str(slides), "a1", SandboxedReader())
     assert reported == pytest.approx([0.0, 5.0], abs=0.11)
 
@@ -163,7 +163,7 @@ def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
 def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_path):
     stop, ended, fake = Stop(), [], Fake()
     screen = Screen(tmp_path, fake)
-    screen.tell = lambda path, second: second >= 4 and stop.set()
+    screen.on_progress = lambda path, second: second >= 4 and stop.set()
 
     def read():
         stop.join()

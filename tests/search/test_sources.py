@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gallery.gallery import Gallery
 from gallery.tables import is_table
 from search.__main__ import app
-from search.sources import Selection, find_clips, find_files, read_list
+from search.sources import FileSelection, find_clips, find_files, read_list
 from tests.gallery.decoding.reading import write_media
 
 
@@ -30,7 +30,7 @@ def below(folder, *names):
 
 
 def names_of(folder, *options):
-    selection = Selection(*options)
+    selection = FileSelection(*options)
     found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
     return found, sorted(os.path.relpath(path, folder) for path in selection.left_out)
 
@@ -45,7 +45,7 @@ def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
 
 def test_a_name_that_is_not_utf8_is_left_out_and_counted(tmp_path):
     below(tmp_path, "a.mp4", os.fsdecode(b"caf\xe9.mp4"), os.fsdecode(b"\xff/b.mp4"))
-    selection = Selection()
+    selection = FileSelection()
     assert find_files([tmp_path], selection) == [str(tmp_path / "a.mp4")] and len(selection.not_utf8) == 2
     assert find_files([tmp_path / os.fsdecode(b"caf\xe9.mp4")]) == []
 
@@ -56,7 +56,7 @@ def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
     assert names_of(tmp_path, [str(tmp_path / "a")])[0] == ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]
     (tmp_path / "list.csv").write_text("path\na/1.mp4\n5.mp4\n")
     paths = [tmp_path / "list.csv", tmp_path / "b/4.gif"]
-    assert find_clips(paths, Selection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
+    assert find_clips(paths, FileSelection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
 
 
 ROWS = [
@@ -181,7 +181,7 @@ def test_text_stays_as_it_is_written(tmp_path):
 
 def test_columns_without_a_use_are_counted(tmp_path):
     (tmp_path / "a.csv").write_text("id,path,mood,\n1,x.mp4,good,\n")
-    selection = Selection()
+    selection = FileSelection()
     files, texts = find_clips([tmp_path / "a.csv"], selection, ["mood"])
     assert texts == {files[0]: {"mood": "good"}} and selection.unused == {str(tmp_path / "a.csv"): ["id", ""]}
 

@@ -168,7 +168,7 @@ def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, t
 
     recognizer = heard_by("whisper", answer)
     speech = Speech(tmp_path, recognizer)
-    speech.tell = lambda path, second: reported.append(second)
+    speech.on_progress = lambda path, second: reported.append(second)
     thread = Thread(target=listen)
     thread.start()
     thread.join(30)
