@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from uuid import uuid4
 
 from tqdm import tqdm
@@ -79,7 +80,6 @@ class _Source:
     had_clips: bool
     file: MediaFile | None = None
     num_read: int = 0
-    num_clips: int = 0
     num_lost: int = 0
     lacks_transcript: bool = False
     has_words: bool = False
@@ -88,11 +88,13 @@ class _Source:
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     max_audio: float | None = None
-    key: str = field(default_factory=lambda: uuid4().hex)
 
     def __post_init__(self) -> None:
+        self.key = uuid4().hex
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
-        self.before = {} if self.recorded is None else self.recorded.words()
+        self.before: dict[str, str] = {}
+        if self.recorded is not None:
+            self.before = self.recorded.words()
 
     @property
     def is_done(self) -> bool:
@@ -123,11 +125,16 @@ class _Source:
 
     def noted(self) -> MediaFile:
         """The record of the file for the gallery."""
-        if not self.is_done or (self.num_clips and self.num_lost):  # a later run reads what became inaccessible
+        # A later run reads the windows that are missing, and those that became inaccessible.
+        if not self.is_done or (self.num_clips and self.num_lost):
             return replace(self.file, reason=UNFINISHED)
         if not self.num_clips and self.file.reason is None:
             return replace(self.file, reason=joined(self._messages(self.reasons)))
-        failures = {reason: spans for reason, spans in self.reasons.items() if not is_nothing(reason)}
+        # A window in which there is nothing is no failure.
+        failures = {}
+        for reason, spans in self.reasons.items():
+            if not is_nothing(reason):
+                failures[reason] = spans
         if self.num_clips and failures:
             return replace(self.file, reason=PARTLY + joined(self._messages(failures)))
         return self.file
@@ -155,24 +162,23 @@ class _Source:
         lines = []
         for text, spans in found.items():
             if len(spans) < self.num_windows:
-                more = f" and {len(spans) - 3} more windows" if len(spans) > 3 else ""
-                text = f"{', '.join(map(str, spans[:3]))}{more}: {text}"
+                where = ", ".join(map(str, spans[:3]))
+                if len(spans) > 3:
+                    where += f" and {len(spans) - 3} more windows"
+                text = f"{where}: {text}"
             lines.append(text)
         return lines
-
-
-def _at(what: str, path: str, second: float) -> str:
-    """The position in a file that is being transcribed or read, for the progress bar."""
-    return f"{what} {plain(os.path.basename(path), 'utf-8')[-30:]} at {tqdm.format_interval(second)}"
 
 
 def _expected(num_files: int, done: float, num_clips: int, seconds: float) -> str:
     """How long all files will take, from the seconds that the first clips took."""
     minutes = math.ceil(seconds * num_files / done / 60)
-    took = "less than a minute" if minutes <= 1 else f"about {minutes} minutes"
-    if minutes > 120:
-        took = f"about {round(minutes / 60)} hours"
-    return f"{num_files} files, {took} at {seconds / num_clips:.2g} s a clip."
+    total = f"about {minutes} minutes"
+    if minutes <= 1:
+        total = "less than a minute"
+    elif minutes > 120:
+        total = f"about {round(minutes / 60)} hours"
+    return f"{num_files} files, {total} at {seconds / num_clips:.2g} s a clip."
 
 
 def _status_without_clips(reason: str | None) -> Status:
@@ -200,10 +206,10 @@ class _Update:
         self.report = report
         self.segment = writer.metadata.get(SEGMENT)
         self.moved: set[str] = set()
-        self._look()
+        self._read_gallery()
 
-    def _look(self) -> None:
-        """Look at what the gallery holds: records of files by path, and the clips and problems of each file."""
+    def _read_gallery(self) -> None:
+        """Read what the gallery holds: records of files by path, and the clips and problems of each file."""
         self.gallery = self.writer.gallery()
         self.known = self.gallery.files
         self.clips = self.gallery.clips_of_files()
@@ -219,7 +225,7 @@ class _Update:
     def find_gone(self, prune: bool) -> None:
         """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. A new file with
         the content of one that is gone gets its clips."""
-        # What cannot be looked at may still be there.
+        # A file that cannot be accessed may still be there.
         gone = []
         for path in self.known:
             try:
@@ -244,9 +250,15 @@ class _Update:
         # Only what was deleted is removed: the rest may be on a drive that is away.
         lost = deleted(gone, (*self.known, *self.files))
         for path in gone:
-            if self.known[path].reason is None or path in self.clips:
-                status = Status.REMOVED if prune and path in lost else Status.GONE
-                self.report.add(FileState(path, status, None if path in lost else _AWAY))
+            if self.known[path].reason is not None and path not in self.clips:
+                continue  # nothing is lost with a file that could not be read
+            if path not in lost:
+                state = FileState(path, Status.GONE, _AWAY)
+            elif prune:
+                state = FileState(path, Status.REMOVED)
+            else:
+                state = FileState(path, Status.GONE)
+            self.report.add(state)
         if prune:
             for path in lost:
                 self.writer.remove_clips(self.clips.get(path, ()))
@@ -254,7 +266,7 @@ class _Update:
             self.writer.commit()
         if moves:
             self.moved = set(moves.values())
-            self._look()
+            self._read_gallery()
 
     def _moves(self, gone: Sequence[str]) -> Iterator[tuple[MediaFile, MediaFile]]:
         """Find new files with the content of files that are gone: yields old and new records."""
@@ -262,8 +274,11 @@ class _Update:
         for path in gone:
             if path in self.clips and self.known[path].sha256:
                 lost[self.known[path].sha256] = self.known[path]
+        if not lost:
+            return
+        # Hashing is slow: only files of the same size can have the same content.
         sizes = {file.size for file in lost.values()}
-        for path in self.files if lost else ():
+        for path in self.files:
             words = self._words_of(path)
             try:
                 if path in self.known or clip_stat(path, words)[0] not in sizes:
@@ -274,6 +289,7 @@ class _Update:
             old = lost.pop(new.sha256, None)
             if old is None:
                 continue
+            # A title that was made from the name of the file is made from its new name.
             texts = old.words()
             if texts.get("title") == title_of_name(old.path):
                 texts["title"] = title_of_name(path)
@@ -309,10 +325,13 @@ class _Update:
                 num_touched += 1
                 if num_touched % _AT_ONCE == 0:
                     self.writer.commit()
-            problems = () if file.reason is None else (file.reason,)
+            # What is left need not be read.
             status = Status.MOVED if path in self.moved else Status.UNCHANGED
-            state = FileState(path, status, problems=problems, is_old=bool(problems))
-            if problems and path not in self.clips:
+            if file.reason is None:
+                state = FileState(path, status)
+            elif path in self.clips:
+                state = FileState(path, status, problems=(file.reason,), is_old=True)
+            else:
                 state = FileState(path, _status_without_clips(file.reason), file.reason, is_old=True)
             self.report.add(state)
         self.writer.commit()
@@ -326,14 +345,19 @@ class _Update:
             problems += self.problems.get(name, ())
         if self._has_higher_limit(problems):
             return True
-        listed = {name: text for name, text in self.texts.get(file.path, {}).items() if name != _SUBTITLE}
-        if not listed.items() <= file.words().items():
-            return True
+        # The hash of a file covers its subtitle, but not its other texts.
+        known = file.words()
+        for name, text in self.texts.get(file.path, {}).items():
+            if name != _SUBTITLE and known.get(name) != text:
+                return True
         if file.path not in self.clips and not is_nothing(file.reason):
             return False
+        # What is recognised in a damaged file would be recorded with other problems each time.
         if not all(IN_PART in problem for problem in problems):
-            return False  # what is recognised would be recorded with other problems each time
-        kinds = [SCREEN] if self._words_of(file.path) else [_SUBTITLE, SCREEN]
+            return False
+        kinds = [SCREEN]
+        if not self._words_of(file.path):
+            kinds.append(_SUBTITLE)
         return any(self._lacks(file.path, words) and self.reader.may_have(words, file) for words in kinds)
 
     def _lacks(self, path: str, words: str) -> bool:
@@ -356,6 +380,7 @@ class _Update:
         for path, file in todo.items():
             there = self.clips.get(path, [])
             seconds = None
+            # Cut the file into windows, where the gallery has any.
             try:
                 if self.segment is not None:
                     seconds = media.read_duration(path)
@@ -372,14 +397,18 @@ class _Update:
                     self.report.add(FileState(path, Status.UNCHANGED, problems=problems))
                     continue
                 windows = [None]  # reading the file reports what is wrong
-            names = [clip_id_of(path, window) for window in windows]
-            kept = set() if file is None else set(names).intersection(there)
-            missing = [window for window, name in zip(windows, names, strict=True) if name not in kept]
+            # The clips of a file that has not changed are kept, and only missing windows are read.
+            missing = []
+            stale = dict.fromkeys(there)
+            for window in windows:
+                name = clip_id_of(path, window)
+                if file is not None and name in stale:
+                    del stale[name]
+                else:
+                    missing.append(window)
             if not missing:  # a problem is recorded nevertheless: read all again
-                kept = set()
                 missing = windows
-            stale = [name for name in there if name not in kept]
-            was_known = bool(there) and (file is None or file.reason != UNFINISHED)
+                stale = there
             yield _Source(
                 path,
                 self.texts.get(path, {}),
@@ -387,8 +416,8 @@ class _Update:
                 missing,
                 len(windows),
                 seconds,
-                stale,
-                was_known,
+                list(stale),
+                was_known=bool(there) and (file is None or file.reason != UNFINISHED),
                 had_clips=bool(there),
             )
 
@@ -487,14 +516,19 @@ class Indexer:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
-        bar = tqdm(
-            total=num_files, unit="file", disable=not (self.progress and num_files),
-            bar_format=None if self.writer.metadata.get(SEGMENT) is None else _BAR,
-        )  # fmt: skip
-        self._reader.speech.on_progress = lambda path, second: bar.set_postfix_str(_at("transcribing", path, second))
-        self._reader.screen.on_progress = lambda path, second: bar.set_postfix_str(
-            _at("reading words of", path, second)
-        )
+        form = None
+        if self.writer.metadata.get(SEGMENT) is not None:
+            form = _BAR
+        bar = tqdm(total=num_files, unit="file", disable=not (self.progress and num_files), bar_format=form)
+
+        # Recognising the words of one file may take long, so the bar names the second that was reached.
+        def print_position(what: str, path: str, second: float) -> None:
+            name = plain(os.path.basename(path), "utf-8")[-30:]
+            bar.set_postfix_str(f"{what} {name} at {tqdm.format_interval(second)}")
+
+        self._reader.speech.on_progress = partial(print_position, "transcribing")
+        self._reader.screen.on_progress = partial(print_position, "reading words of")
+        # Clips are committed in the order in which they were submitted.
         began = time.monotonic()
         is_first = True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
@@ -509,24 +543,28 @@ class Indexer:
 
     def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""
-        clips = [reads[place] for place in batch.embeddable]
-        names = [clip_id_of(source.path, window) for source, window, _ in clips]
-        if clips:
-            self.writer.put_clips(
-                names,
-                *batch.embeds,
-                problems=[found.problems for *_, found in clips],
-                seconds=[found.seconds for *_, found in clips],
-            )
-        for _, window, found in clips:
+        # Write the clips and their stills.
+        names = []
+        problems = []
+        seconds = []
+        for place in batch.embeddable:
+            source, window, found = reads[place]
+            names.append(clip_id_of(source.path, window))
+            problems.append(found.problems)
+            seconds.append(found.seconds)
             if found.still is not None:
-                start = None if window is None else window[0]
+                start = None
+                if window is not None:
+                    start = window[0]
                 self.writer.stills.put(found.file.sha256, start, found.still)
-        for source, window, found in reads:
-            source.take(window, found)
+        if names:
+            self.writer.put_clips(names, *batch.embeds, problems=problems, seconds=seconds)
         # Record the files, and remove their earlier clips. Nothing changes for a file that is out of reach: its clips
         # are kept, as only pruning removes clips of missing files.
-        sources = dict.fromkeys(source for source, *_ in reads)
+        sources = {}
+        for source, window, found in reads:
+            source.take(window, found)
+            sources[source] = None
         for source in sources:
             source.is_kept = source.had_clips and source.num_lost == source.num_read
             if source.is_kept:

@@ -85,7 +85,8 @@ WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
 
 _FORMAT = 1
 _NEVER = 2**62  # microseconds after 1970
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _MORE = 16  # entries of the first list beyond the number of hits
 _GROWTH = 16
 _GRACE = 1.0  # seconds in which a server must cancel a statement that took too long
@@ -145,9 +146,13 @@ class Pushed:
         """The fields in which the vectors of two galleries are of different kinds."""
         mine = vars(self) | self.metadata
         others = vars(other) | other.metadata
+        # A model may have moved to another folder, so its fingerprint is compared where it is known.
         model = "fingerprint" if mine.get("fingerprint") else "model"
-        names = ("dim", "dtype", "segment", "modalities", model)
-        return [name for name in names if mine.get(name) != others.get(name)]
+        different = []
+        for name in ("dim", "dtype", "segment", "modalities", model):
+            if mine.get(name) != others.get(name):
+                different.append(name)
+        return different
 
     @property
     def columns(self) -> list[str]:
@@ -164,12 +169,12 @@ class Pushed:
             f"# hash_array_extended(array_append(_gram, _seconds), 2) # hash_array_extended(ARRAY[{vectors}], 3)"
         )
 
-    def right(self, with_words: bool = True) -> str:
-        """SQL of whether a row is as it was written; without its words, which may be long."""
-        right = f"_sum = {self.sum()}"
+    def unchanged(self, with_words: bool = True) -> str:
+        """SQL of whether a row is as it was written; perhaps without its words, which may be long."""
+        unchanged = f"_sum = {self.sum()}"
         if with_words:
-            right += f" AND _words_sum = {WORDS_SUM}"
-        return f"({right})"
+            unchanged += f" AND _words_sum = {WORDS_SUM}"
+        return f"({unchanged})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,11 +197,18 @@ class Row:
         return self.facts[0]
 
     @property
+    def changed(self) -> int | None:
+        """The time of the last change of its file, in microseconds from 1970."""
+        return self.facts[3]
+
+    @property
     def place(self) -> Place:
         """The file of the clip, and its seconds; the name of a whole file may look like that of a window."""
         place = place_of_clip(self.clip_id)
         path = self.facts[1]
-        return place if place.path == path else Place(path)
+        if place.path != path:
+            return Place(path)
+        return place
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,17 +221,17 @@ class TableClip(Clip):
     def media(self) -> Path | None:
         """Its file, if it is on this machine and has not changed."""
         path = Path(self.place.path)
-        try:
+        with suppress(OSError, ValueError):  # it is out of reach
             if path.is_absolute() and path.is_file() and path.stat().st_mtime_ns // 1000 == self.changed:
                 return path
-        except (OSError, ValueError):  # out of reach
-            pass
         return None
 
     def words(self) -> dict[str, list[Cue]]:
         """The subtitles of its file, if it is on this machine; transcripts stay in the folder of the gallery."""
         media = self.media
-        return {} if media is None else {"subtitle": cues_of(str(media))}
+        if media is None:
+            return {}
+        return {"subtitle": cues_of(str(media))}
 
 
 # Statements ----------------------------------------------------------------------------------------------------------
@@ -255,6 +267,7 @@ class Table:
             raise self._meaning(error) from None
 
     def _meaning(self, error: psycopg.Error) -> Exception:
+        # What a node lacks must not be reported as missing here.
         is_here = "remote SQL" not in (error.diag.context or "")
         if is_here and isinstance(error, psycopg.errors.UndefinedTable):
             return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
@@ -323,19 +336,24 @@ class Table:
         timer.start()
         try:
             with self.errors():
-                found = connection.execute(statement, values, binary=binary)
-                return found.fetchall() if found.description else []
+                cursor = connection.execute(statement, values, binary=binary)
+                if cursor.description is None:  # a statement without rows
+                    return []
+                return cursor.fetchall()
         finally:
             timer.cancel()
 
     def named(self, node: str) -> str:
-        """A node in messages."""
-        return f"The node {node!r} of {self.name}" if node else self.name
+        """A node in messages; a table on one server has the node `""`."""
+        if not node:
+            return self.name
+        return f"The node {node!r} of {self.name}"
 
     def failing(self, nodes: Sequence[str]) -> list[str]:
         """Those of some nodes that do not answer at once; a TableError if the server of the address does not."""
         hasty = Table(self.address, _HASTE)
         failing = []
+        # First the server itself, without which no node can be asked.
         with hasty.transaction():
             pass
         for node in nodes:
@@ -360,10 +378,11 @@ class Table:
         texts = {about for _, about in answers if about is not None}
         if not texts:
             raise FileNotFoundError(f"{self.name} holds no gallery. `scalar push GALLERY ADDRESS` writes one.")
+        # Every node must have the newest version, and no other node may be there.
         newest = max((Pushed.parse(text, self.name) for text in texts), key=lambda pushed: pushed.version)
-        found = dict(answers)
-        for node in [*newest.num_clips, *found]:
-            if node not in newest.num_clips or found.get(node) != newest.text():
+        stored = dict(answers)
+        for node in [*newest.num_clips, *stored]:
+            if node not in newest.num_clips or stored.get(node) != newest.text():
                 raise DamagedTableError(
                     f"{self.named(node)} does not have version {newest.version}, which another one has, or is not of "
                     "this table. If it is a copy, wait for it; otherwise push the gallery again."
@@ -384,28 +403,31 @@ class Table:
         Raises:
             DamagedTableError: nodes or rows are missing, or are not as they were written.
         """
-        pushed = self.agreed([(node, about) for node, about, *_ in answers])
-        for node, _, num_rows, num_right in answers:
+        pushed = self.agreed([answer[:2] for answer in answers])
+        for node, _, num_rows, num_unchanged in answers:
             expected = pushed.num_clips[node] + 1  # with the row -1
-            if num_rows == num_right == expected:
+            if num_rows == num_unchanged == expected:
                 continue
+            # Name some of the rows that were changed.
             found = self.run(
                 connection,
                 "SELECT coalesce(clip_id, _id::text) FROM {table} "
-                f"WHERE _node = %s AND {pushed.right()} IS NOT TRUE ORDER BY _id LIMIT 3",
+                f"WHERE _node = %s AND {pushed.unchanged()} IS NOT TRUE ORDER BY _id LIMIT 3",
                 [node],
             )
             names = "".join(f" {name!r}" for (name,) in found)
+            if names:
+                names = f" Changed:{names}"
             raise DamagedTableError(
-                f"{self.named(node)} has {num_rows - 1} clips, {num_right - 1} of them as they were written; "
-                f"{expected - 1} were pushed.{' Changed:' * bool(names)}{names} Push the gallery again."
+                f"{self.named(node)} has {num_rows - 1} clips, {num_unchanged - 1} of them as they were written; "
+                f"{expected - 1} were pushed.{names} Push the gallery again."
             )
         return pushed
 
     def check(self) -> Pushed:
         """Check the counts and hashes of all rows, words included; returns what was pushed."""
         with self.transaction() as connection:
-            counts = f"count(*), count(*) FILTER (WHERE {self.pushed(connection).right()})"
+            counts = f"count(*), count(*) FILTER (WHERE {self.pushed(connection).unchanged()})"
             answers = self.run(connection, f"SELECT _node, min(_about), {counts} FROM {{table}} GROUP BY _node")
             return self.whole(connection, answers)
 
@@ -417,12 +439,13 @@ class Table:
         rows = []
         for node, digest, *stored in self.run(connection, statement, values, binary=True):
             facts = tuple(stored[: len(FACTS)])
-            stored = stored[len(FACTS) :]
-            vectors = np.zeros((len(stored), pushed.dim), pushed.dtype)
-            for place, vector in enumerate(stored):
+            vectors = np.zeros((len(pushed.modalities), pushed.dim), pushed.dtype)
+            mask = np.zeros(len(pushed.modalities), bool)
+            for place, vector in enumerate(stored[len(FACTS) :]):
                 if vector is not None:
                     vectors[place] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
-            row = Row(facts, vectors, np.array([vector is not None for vector in stored]))
+                    mask[place] = True
+            row = Row(facts, vectors, mask)
             if row.digest() != digest:
                 raise DamagedTableError(f"{self.named(node)} has a changed clip, {row.clip_id!r}. Push again.")
             rows.append(row)
@@ -453,14 +476,17 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     """A selection as SQL, but for the modalities in use."""
     wanted = among.filter
     wanted.check_modalities(modalities)  # so that their names can be parts of SQL
+    # Conditions on facts that are always known
     known = [
         "_id >= 0",
         "clip_id IS DISTINCT FROM %(without)s::text",
         "(%(inside)s::text IS NULL OR _path = %(inside)s)",
         "_path <> ALL(%(outside)s::text[])",
     ]
-    known += [f'"{name}" IS NOT NULL' for name in wanted.has]
-    known += [f'"{name}" IS NULL' for name in wanted.lacks]
+    for name in wanted.has:
+        known.append(f'"{name}" IS NOT NULL')
+    for name in wanted.lacks:
+        known.append(f'"{name}" IS NULL')
     values = {"without": among.without, "inside": among.inside, "outside": list(among.outside)}
     if wanted.paths:
         values["paths"] = []
@@ -469,23 +495,36 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
             if pattern is not None:
                 values["paths"].append(f"^(?:{pattern})$")
         known.append("_path ~ ANY(%(paths)s::text[])")
+
     # Facts that may be unknown: by name, SQL of whether the condition is met, and of whether it is unknown
     doubtful = {}
     if wanted.min_duration is not None or wanted.max_duration is not None:
         values["shortest"] = float(wanted.min_duration or 0)
-        values["longest"] = math.inf if wanted.max_duration is None else float(wanted.max_duration)
+        values["longest"] = math.inf
+        if wanted.max_duration is not None:
+            values["longest"] = float(wanted.max_duration)
         doubtful[DURATION] = "_seconds BETWEEN %(shortest)s AND %(longest)s", "_seconds IS NULL"
     if wanted.after is not None or wanted.before is not None:
-        values["first"] = -_NEVER if wanted.after is None else (wanted.after - _EPOCH) // _MICROSECOND
-        values["last"] = _NEVER if wanted.before is None else (wanted.before - _EPOCH) // _MICROSECOND
+        values |= {"first": -_NEVER, "last": _NEVER}
+        if wanted.after is not None:
+            values["first"] = (wanted.after - _EPOCH) // _MICROSECOND
+        if wanted.before is not None:
+            values["last"] = (wanted.before - _EPOCH) // _MICROSECOND
         doubtful[DATE] = "_changed BETWEEN %(first)s AND %(last)s - 1", "_changed IS NULL"
     if wanted.words:
         values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
         met = "_words LIKE ALL(%(words)s::text[])"
         doubtful[WORDS] = met, f"(NOT _all_words AND NOT {met})"
-    allowed = [*known, *(met for met, _ in doubtful.values())]
-    possible = [*known, *(f"({met} OR {unknown})" for met, unknown in doubtful.values())]
-    left_out = {fact: " AND ".join([*possible, unknown]) for fact, (_, unknown) in doubtful.items()}
+
+    # A clip is left out because of an unknown fact if it meets all other conditions, or may meet them.
+    allowed = known.copy()
+    possible = known.copy()
+    for met, unknown in doubtful.values():
+        allowed.append(met)
+        possible.append(f"({met} OR {unknown})")
+    left_out = {}
+    for fact, (_, unknown) in doubtful.items():
+        left_out[fact] = " AND ".join([*possible, unknown])
     return _Condition(" AND ".join(allowed), left_out, values)
 
 
@@ -521,7 +560,9 @@ class TableSearcher:
     def current(self) -> "TableSearcher":
         """The latest state: itself if nothing was pushed."""
         latest = TableSearcher(self.table)
-        return self if latest.pushed == self.pushed else latest
+        if latest.pushed == self.pushed:
+            return self
+        return latest
 
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
         """
@@ -544,9 +585,6 @@ class TableSearcher:
             raise UnsupportedError(
                 f"{self.table.name} has only the score 'scalar', got {scoring.method!r}; a folder has others."
             )
-        unknown = sorted(set(scoring.options) - set(WEIGHING))
-        if unknown:
-            raise TypeError(f"The score 'scalar' has no {', '.join(unknown)}.")
         own = {"query_temperature": self.described.query_temperature} | self.described.calibration
         options = ScoreOptions(**own | scoring.options)
         try:
@@ -557,7 +595,8 @@ class TableSearcher:
             raise
         except TableError as error:
             # The server may name neither a node that hangs nor a row of which no score can be computed.
-            failing = self.table.failing([node for node in self.pushed.num_clips if node])
+            nodes = [node for node in self.pushed.num_clips if node]
+            failing = self.table.failing(nodes)
             if failing:
                 raise TableError(f"{error}. No answer from the node {', '.join(map(repr, failing))}.") from None
             self.table.check()
@@ -571,9 +610,9 @@ class TableSearcher:
         clips = []
         for name in clip_ids:
             row = found[name]
-            _, _, _, changed, *_ = row.facts
-            embeds = torch.from_numpy(row.vectors.astype(np.float32))
-            clips.append(TableClip(name, row.place, embeds, torch.from_numpy(row.mask), changed=changed))
+            embeds = torch.from_numpy(row.vectors.astype(np.float32))  # (M, D)
+            mask = torch.from_numpy(row.mask)  # (M,)
+            clips.append(TableClip(name, row.place, embeds, mask, changed=row.changed))
         return clips
 
     def clip_named(self, name: str) -> str:
@@ -589,18 +628,18 @@ class TableSearcher:
             with self.table.transaction() as connection:
                 rows = self.table.run(connection, statement, [name, paths, name, name, name])
             found = [clip_id for (clip_id,) in rows]
+        # The clip of this name comes first, where there is one.
         if name in found or len(found) == 1:
             return found[0]
-        which = f"{len(found)} or more clips" if found else "no clip"
-        examples = f": name one, such as {', '.join(map(repr, found[:3]))}" if found else ""
+        number = "no clip"
+        examples = ""
+        if found:
+            number = f"{len(found)} or more clips"
+            examples = f": name one, such as {', '.join(map(repr, found[:3]))}"
         raise NoClipError(
-            f"There is {which} {name!r} in {self.table.name}{examples}. `scalar query ... --json` prints the "
+            f"There is {number} {name!r} in {self.table.name}{examples}. `scalar query ... --json` prints the "
             "`clip_id` of each hit."
         )
-
-    def list_clips(self, among: Selection, skip: int, k: int, per_file: bool) -> Hits:
-        """Raise an UnsupportedError."""
-        raise UnsupportedError(f"{self.table.name} does not list clips. List those of the gallery in its folder.")
 
     def counts(self) -> dict[str, int]:
         """The number of clips by modality."""
@@ -634,6 +673,7 @@ class _Ranking:
 
     def hits(self, query: torch.Tensor, k: int) -> Hits:
         """The k best clips of a query `(D,)`."""
+        # Score the clips with the highest bounds, and more of them until no other clip can be among the best.
         limit = k + _MORE
         while True:
             entries = self.bounds(query, limit)
@@ -642,19 +682,24 @@ class _Ranking:
             shape = (len(rows), len(self.seen), self.pushed.dim)
             embeds = torch.from_numpy(np.array([row.vectors for row in rows], np.float32).reshape(shape))
             presence = torch.from_numpy(np.array([row.mask for row in rows], bool).reshape(shape[:2]))
-            texts = query.expand(len(rows), -1)
+            queries = query.expand(len(rows), -1)
             seen = presence & torch.tensor(self.seen)
-            scores = exact_scores(texts, embeds, seen, MIN_NORM[torch.float32], self.options)
+            scores = exact_scores(queries, embeds, seen, MIN_NORM[torch.float32], self.options)
             best = scores.argsort(descending=True, stable=True)[:k]  # of equal ones, the first in the gallery
             # Every clip that is not in the list has a score of at most its last bound.
             if len(entries) < limit or scores[best[-1]] > entries[-1][0]:
                 break
             limit *= _GROWTH
+
         weighing = {name: getattr(self.options, name) for name in WEIGHING}
-        weights = paired_weights(texts[best], embeds[best], seen[best], **weighing)
-        rows = [rows[place] for place in best]
-        nothing = [()] * len(rows)
-        texts = Texts([row.clip_id for row in rows], [row.place for row in rows], nothing, nothing)
+        weights = paired_weights(queries[best], embeds[best], seen[best], **weighing)
+        clip_ids = [rows[place].clip_id for place in best]
+        places = [rows[place].place for place in best]
+        nothing = [()] * len(best)  # a table knows neither problems nor copies
+        texts = Texts(clip_ids, places, nothing, nothing)
+        reason = None
+        if not clip_ids:
+            reason = f"none of the clips in {self.table.name} matches the filters"
         return Hits(
             self.pushed.modalities,
             scores[best].float(),
@@ -665,14 +710,14 @@ class _Ranking:
             num_scored=len(entries),
             num_allowed=self.num_allowed,
             unknown=self.unknown,
-            reason=None if rows else f"none of the clips in {self.table.name} matches the filters",
+            reason=reason,
         )
 
     def bounds(self, query: torch.Tensor, limit: int) -> list[tuple[float, int]]:
         """Upper bounds of scores, and numbers, of the `limit` clips with the highest bounds, best first."""
         condition = self.condition
         options = self.options
-        # D products of float32 numbers, summed in any order
+        # The error of D products of float32 numbers, summed in any order
         rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
         values = condition.values | {
             "query": f"[{','.join(map(str, query.tolist()))}]",
@@ -688,8 +733,8 @@ class _Ranking:
         is_first = self.num_allowed is None
         if is_first:  # in a snapshot, nothing changes afterwards
             columns += ", min(_about), count(*)"
-            right = self.pushed.right(WORDS in condition.left_out)
-            for where in (right, condition.allowed, *condition.left_out.values()):
+            unchanged = self.pushed.unchanged(WORDS in condition.left_out)
+            for where in (unchanged, condition.allowed, *condition.left_out.values()):
                 columns += f", count(*) FILTER (WHERE {where})"
         rows = self.table.run(self.connection, f"SELECT _node, {columns} FROM {{table}} GROUP BY _node", values)
         if is_first:
@@ -709,9 +754,10 @@ class _Ranking:
                 f"{self.table.name} was replaced after it was opened; its vectors differ in {', '.join(different)}"
             )
         self.pushed = pushed
-        # The counts of all nodes, after the four that were checked
-        self.num_allowed, *left_out = [sum(numbers) for numbers in list(zip(*counts, strict=True))[4:]]
-        for fact, number in zip(self.condition.left_out, left_out, strict=True):
+        # Add up the nodes; the first four numbers of each were checked.
+        self.num_allowed = sum(numbers[4] for numbers in counts)
+        for place, fact in enumerate(self.condition.left_out, start=5):
+            number = sum(numbers[place] for numbers in counts)
             if number:
                 self.unknown[fact] = number
 

@@ -297,7 +297,7 @@ class _Push:
         a row that others changed is None."""
         known = {}
         strange = set()
-        digest = f"CASE WHEN {self.pushed.right()} THEN _digest END"
+        digest = f"CASE WHEN {self.pushed.unchanged()} THEN _digest END"
         for clip_id, number, *stored in self.execute(
             f"SELECT clip_id, _id, _node, {digest} FROM {{table}} WHERE _id <> -1"
         ):
@@ -342,7 +342,7 @@ class _Push:
     def write_version(self, before: int, counts: dict[str, int]) -> None:
         """Replace the rows with what was pushed, unless they are right."""
         same = replace(self.pushed, version=before, num_clips=counts).text()
-        is_right = f"_id = -1 AND {self.pushed.right()} AND _about = %s"
+        is_right = f"_id = -1 AND {self.pushed.unchanged()} AND _about = %s"
         found = self.execute(f"SELECT _node FROM {{table}} WHERE {is_right}", [same])
         is_same = self.report == PushReport(unchanged=self.report.unchanged)
         if is_same and sorted(node for (node,) in found) == sorted(self.nodes):

@@ -76,30 +76,46 @@ class Report(dict[str, FileState]):
     def lines(self, gallery: Gallery) -> Iterator[str]:
         """The lines printed for the user; `gallery` is the gallery after the run."""
         yield f"{self.counts()}; {len(gallery)} clips in the gallery"
+
+        # Files without clips
         unreadable = self.of(Status.UNREADABLE)
-        if num_old := sum(state.is_old for state in unreadable):
+        num_old = sum(state.is_old for state in unreadable)
+        if num_old:
             have = "has" if num_old == 1 else "have"
             yield f"{num_old} of the unreadable files failed before and {have} not changed: not tried again"
         for state in (*unreadable, *self.of(Status.EMPTY)):
             fate = ", and its clips are removed" if state.is_dropped else ""
             yield f"{state.status}{fate}: {state.path}: {state.reason}"
+
+        # Files with clips that lack something
+        cut = []
+        num_lacking = 0
         for state in self.values():
             if state.problems:
-                listed = "; ".join(problem.rstrip(".") for problem in state.problems)
+                problems = "; ".join(problem.rstrip(".") for problem in state.problems)
                 fate = ". It failed before and has not changed: not tried again." if state.is_old else ""
-                yield f"partly read: {state.path}: {listed}{fate}"
-        if cut := [state for state in self.values() if state.max_audio is not None]:
+                yield f"partly read: {state.path}: {problems}{fate}"
+            if state.max_audio is not None:
+                cut.append(state)
+            num_lacking += state.lacks_transcript
+        if cut:
             yield _cut_line(cut, gallery.metadata.get(SEGMENT))
-        if num_lacking := sum(state.lacks_transcript for state in self.values()):
+        if num_lacking:
             yield f"files with sound in which nobody has looked for words: {num_lacking}; --transcribe does"
+
+        # Files that are not there. Only the user knows which of them will not come back.
+        is_kept = False
         for state in self.of(Status.OUT_OF_REACH):
             yield f"out of reach, its clips are kept: {state.path}: {state.reason}"
+            is_kept = True
         for state in self.of(Status.GONE):
             yield f"gone from disk, its clips are kept: {state.path}: {state.reason or '--prune removes them'}"
+            is_kept = is_kept or state.reason is not None
         for state in self.of(Status.REMOVED):
             yield f"gone from disk, its clips are removed: {state.path}"
-        if any(state.reason for state in self.of(Status.GONE, Status.OUT_OF_REACH)):
+        if is_kept:
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
+
         lacking = []
         for name, count in gallery.presence_counts().items():
             if count < len(gallery):
@@ -109,10 +125,11 @@ class Report(dict[str, FileState]):
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:
-    """Say that the end of some sound is left out, and how to index all of it."""
-    first = states[0].path
+    """Explain that the end of some sound is left out, and how to index all of it."""
+    name = states[0].path
     max_audio = states[0].max_audio
-    name = first if len(states) == 1 else f"{first} and {len(states) - 1} more"
+    if len(states) > 1:
+        name += f" and {len(states) - 1} more"
     advice = f"to index all of it, use a new gallery with --segment {max_audio:g}"
     if segment is not None and segment <= max_audio:  # then a window is longer than it should be
         advice = "its header gives a wrong length; `ffmpeg -i FILE -c copy NEW` makes a copy with the right one"
