@@ -78,9 +78,10 @@ def query(config: QueryConfig) -> None:
         raise ValueError(
             f"--mask takes some of {', '.join(known)}, but not all of them; got {', '.join(config.mask)}."
         )
+    conditions = {name: getattr(config, name) for name in CONDITIONS}
     options = {
         "modalities": [name for name in known if name not in config.mask],
-        "allowed": Filter(config.path, *(getattr(config, name) for name in CONDITIONS)),
+        "allowed": Filter(config.path, **conditions),
         "per_file": config.per_file,
         "unique": config.unique,
     }
@@ -96,13 +97,15 @@ def query(config: QueryConfig) -> None:
         results = [search(searcher, None, config.k, config.temperature, like=like, **options)]
     for remark in remarks_of(results):
         print_message(remark)
-    if config.as_json:
-        asked = [{"query": text} for text in config.texts] or [{"like": config.like}]
-        answers = [of | _as_json(hits, config) for of, hits in zip(asked, results, strict=True)]
-        typer.echo(json.dumps(answers, indent=2))
+    if not config.as_json:
+        for hits in results:
+            print_lines(*hits.lines(sys.stdout.encoding or "ascii"))
         return
-    for hits in results:
-        print_lines(*hits.lines(sys.stdout.encoding or "ascii"))
+    answers = []
+    asked = [{"query": text} for text in config.texts] or [{"like": config.like}]
+    for question, hits in zip(asked, results, strict=True):
+        answers.append(question | _as_json(hits, config))
+    typer.echo(json.dumps(answers, indent=2))
 
 
 def _query_service(config: QueryConfig) -> None:
@@ -156,8 +159,10 @@ def push(config: PushConfig) -> None:
 
     address = TableAddress.parse(config.address)
     gallery = Gallery.open(config.gallery)
-    nodes = [] if config.nodes is None else config.nodes.split(",")
-    report = push_gallery(gallery, address, nodes, print_lines if nodes else lambda line: None)
+    nodes = []
+    if config.nodes is not None:
+        nodes = config.nodes.split(",")
+    report = push_gallery(gallery, address, nodes, print_lines)
     counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
     print_lines(f"{counts}; {len(gallery)} clips in the table")
 
@@ -171,6 +176,7 @@ def serve(config: ServeConfig) -> None:
     from .service.server import address_of, is_loopback, listen, make_server
 
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
+    token = None
     secret = read_token()
     if config.public and secret is not None:
         raise ValueError(f"--public lets anybody search: unset {TOKEN_VARIABLE}.")
@@ -187,7 +193,8 @@ def serve(config: ServeConfig) -> None:
         from .service.archive import Archive
         from .service.guard import Token
 
-        token = None if secret is None else Token(secret)
+        if secret is not None:
+            token = Token(secret)
         searcher = open_searcher(config.gallery, _SERVICE_SECONDS)
         model = load_query_model(searcher.described, config.model)
         name = name_of(config.gallery) or os.path.basename(os.path.abspath(config.gallery))
@@ -208,9 +215,14 @@ def info(config: InfoConfig) -> None:
     from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
 
     opened = Contents.open(config.gallery)
-    present = [f"{name} {count / max(len(opened), 1):.1%}" for name, count in opened.presence_counts().items()]
-    print_lines(f"clips: {len(opened)}" + (f", {opened.dim} dimensions, {opened.dtype}" if len(opened) else ""))
-    print_lines("present: " + ", ".join(present))
+    # What is embedded, and by which model
+    clips = f"clips: {len(opened)}"
+    if len(opened):
+        clips += f", {opened.dim} dimensions, {opened.dtype}"
+    present = []
+    for name, count in opened.presence_counts().items():
+        present.append(f"{name} {count / max(len(opened), 1):.1%}")
+    print_lines(clips, f"present: {', '.join(present)}")
     if opened.queries is not None:
         print_lines(f"queries: {len(opened.queries)}")
     print_lines(f"model: {opened.model or 'unknown'} (fingerprint {(opened.fingerprint or 'unknown')[:12]})")
@@ -218,11 +230,14 @@ def info(config: InfoConfig) -> None:
     if opened.metadata.get(SEGMENT) is not None:
         kind = "scenes of at most " if opened.metadata.get(SCENES) else ""
         print_lines(f"windows: {kind}{opened.metadata[SEGMENT]:g} s")
+    # How hits are scored
     for name, values in opened.calibration.items():
         print_lines(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
-    if (least := opened.least_score) is not None:
+    least = opened.least_score
+    if least is not None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
         print_lines(f"least score of a match: {least['score']:.3g} ({fitted})")
+    # What could not be read
     print_lines(f"clips with an unreadable stream: {len(opened.problems())}")
     num_transcripts, num_with_words = Transcripts(config.gallery).count()
     if num_transcripts:

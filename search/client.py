@@ -23,6 +23,7 @@ class _Service:
     """
 
     def __init__(self, url: str):
+        # Without the libraries of HTTP that other commands need, a query of a service takes no time to load.
         parts = urlsplit(url)
         kinds = {"http": HTTPConnection, "https": HTTPSConnection}
         if parts.scheme not in kinds or not parts.hostname:
@@ -45,7 +46,11 @@ class _Service:
             OSError: the service does not answer.
             ValueError: it refuses the request, or is not a service of this kind.
         """
-        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        method = "GET"
+        data = None
+        if body is not None:
+            method = "POST"
+            data = json.dumps(body)
         try:
             self._connection.request(method, f"{self._path}/api/{path}", data, self._headers)
             response = self._connection.getresponse()
@@ -53,9 +58,11 @@ class _Service:
             content = response.read()
         except (OSError, HTTPException) as error:
             raise ConnectionError(f"The service at {self._url} does not answer: {error}.") from error
+        problem = None
         try:
             answer = json.loads(content)
-            problem = None if status == 200 else answer["error"]
+            if status != 200:
+                problem = answer["error"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"Expected a service of `scalar serve` at {self._url}; got status {status}.") from error
         if status == 401:
@@ -68,18 +75,21 @@ class _Service:
 def ask(config: QueryConfig) -> list[dict[str, Any]]:
     """Query a service: the answer to each text, see `POST /api/search`."""
     service = _Service(config.service)
-    wanted = {name: getattr(config, name) for name in CONDITIONS}
+    conditions = {name: getattr(config, name) for name in CONDITIONS}
     body = {
         "k": config.k,
         "temperature": config.temperature,
-        "filter": {"paths": config.path, **wanted},
+        "filter": {"paths": config.path, **conditions},
         "per_file": config.per_file,
         "unique": config.unique,
     }
     if config.mask:
         known = service.call("gallery")["share"]
         body["modalities"] = [name for name in known if name not in config.mask]
-    return [service.call("search", body | {"query": text}) for text in config.queries]
+    answers = []
+    for text in config.queries:
+        answers.append(service.call("search", body | {"query": text}))
+    return answers
 
 
 def _clock(seconds: float) -> str:
@@ -90,11 +100,15 @@ def lines_of(query: str, answer: dict[str, Any]) -> Sequence[str]:
     """The hits of an answer as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
     lines = [f"query: {query}"]
     for hit in answer["hits"]:
-        span = ""
+        # Rank, score and name, for a window with its times
+        line = f"{hit['rank']:3}  {hit['score']:.3f}  {hit['name']}"
         if hit["start"] is not None:
-            stop = "the end" if hit["stop"] is None else _clock(hit["stop"])
-            span = f" [{_clock(hit['start'])} to {stop}]"
-        lines.append(f"{hit['rank']:3}  {hit['score']:.3f}  {hit['name']}{span}")
+            stop = "the end"
+            if hit["stop"] is not None:
+                stop = _clock(hit["stop"])
+            line += f" [{_clock(hit['start'])} to {stop}]"
+        lines.append(line)
+        # The weights of its modalities, its words that match, and its copies
         weights = hit["weights"] or {}
         shares = [f"{name} {share:.2f}" for name, share in weights.items() if hit["presence"][name]]
         if shares:

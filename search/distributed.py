@@ -75,8 +75,10 @@ def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job]) -> Embedded:
             return tools.loaded.processor(clips=clips)
 
     (batch,) = read_batches(prepare, jobs, tools.reader, len(jobs), _NUM_READERS)
-    with _computing:
-        embeds = embed_clips(tools.loaded.model, batch.features) if batch.embeddable else None
+    embeds = None
+    if batch.embeddable:
+        with _computing:
+            embeds = embed_clips(tools.loaded.model, batch.features)
     return Embedded(batch.notes, batch.embeddable, embeds)
 
 
@@ -109,6 +111,7 @@ class Cluster:
         except ValueError:
             self._client.close()
             raise
+        # Where some workers have a GPU, only these take batches.
         if any(_GPU in worker["resources"] for worker in self._workers()):
             self._resources = {_GPU: 1}
 
@@ -124,7 +127,9 @@ class Cluster:
             workers = self._client.scheduler_info()["workers"].values()
         except OSError as error:
             raise self._ended() from error
-        return [worker for worker in workers if self._resources is None or _GPU in worker["resources"]]
+        if self._resources is None:
+            return list(workers)
+        return [worker for worker in workers if _GPU in worker["resources"]]
 
     def _ended(self) -> ValueError:
         return ValueError(
@@ -177,6 +182,7 @@ class Cluster:
             except KilledWorker:
                 if len(batch) > 1:
                     return Embedded.joined([alone([job]) for job in batch])
+            # Only this one file was read, so it is what ends workers.
             file, is_lost = record_of(batch[0].path, batch[0].subtitle)
             return Embedded([Findings(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
 

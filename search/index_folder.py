@@ -48,31 +48,39 @@ def _model_of(config: IndexConfig, known: Gallery | None) -> str:
     return known.model
 
 
-def _announce(model: str) -> None:
-    """Say what is about to be downloaded, if anything."""
+def _print_download(model: str) -> None:
+    """Print what is about to be downloaded, if anything."""
     download = pending_download(model)
-    if download is not None:
-        size = "" if download.num_parameters is None else f" with {download.num_parameters:,} parameters"
-        print_message(
-            f"Downloading the model {model}{size}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} "
-            f"files, once, from {download.host} to {download.folder}. Later runs need no network, and use none with "
-            "HF_HUB_OFFLINE=1. --model also takes a folder."
-        )
+    if download is None:
+        return
+    name = model
+    if download.num_parameters is not None:
+        name += f" with {download.num_parameters:,} parameters"
+    print_message(
+        f"Downloading the model {name}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} files, once, from "
+        f"{download.host} to {download.folder}. Later runs need no network, and use none with HF_HUB_OFFLINE=1. "
+        "--model also takes a folder."
+    )
 
 
 def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
     """Record in the metadata how files are cut; fixed once the gallery holds clips."""
     if config.segment is None and (has_clips or SEGMENT in writer.metadata):
         return
-    segment = config.segment or "scenes"
-    wanted = {SEGMENT: segment, SCENES: segment == "scenes"}
-    if isinstance(segment, str):
-        wanted[SEGMENT] = LONGEST_SCENE if segment == "scenes" else None
+    # What the options ask for
+    wanted = {SEGMENT: config.segment, SCENES: False}
+    if config.segment in (None, "scenes"):
+        wanted = {SEGMENT: LONGEST_SCENE, SCENES: True}
+    elif config.segment == "none":
+        wanted[SEGMENT] = None
+    # What the gallery has
     found = {SEGMENT: writer.metadata.get(SEGMENT), SCENES: bool(writer.metadata.get(SCENES))}
     if has_clips and found != wanted:
         kind = "whole files"
-        if found[SEGMENT] is not None:
-            kind = f"{'scenes of at most' if found[SCENES] else 'windows of'} {found[SEGMENT]:g} seconds"
+        if found[SCENES]:
+            kind = f"scenes of at most {found[SEGMENT]:g} seconds"
+        elif found[SEGMENT] is not None:
+            kind = f"windows of {found[SEGMENT]:g} seconds"
         raise ValueError(f"{writer.folder} holds {kind}. Omit --segment, or index into a new gallery.")
     writer.metadata |= wanted
 
@@ -103,7 +111,8 @@ def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple
     for name in further:
         check_modality(name)
     if known is not None and known.metadata:
-        if lacking := [name for name in further if name not in known.modalities]:
+        lacking = [name for name in further if name not in known.modalities]
+        if lacking:
             raise ValueError(
                 f"{config.output} has the modalities {', '.join(known.modalities)}, not {', '.join(lacking)}. Index "
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
@@ -137,14 +146,17 @@ def _find(
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
         raise ValueError(f"No video or audio file in {places}.")
+    # The texts of another gallery; lists take precedence.
     if config.words_of is not None:
         for file in Gallery.open(config.words_of).files.values():
-            known = {name: text for name, text in file.words().items() if name in columns}
-            texts[file.path] = known | texts.get(file.path, {})
+            known = texts.setdefault(file.path, {})
+            for name, text in file.words().items():
+                if name in columns:
+                    known.setdefault(name, text)
     return files, texts
 
 
-def _say_what_is_dropped(words_of: Path, modalities: Sequence[str]) -> None:
+def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
     """Name the kinds of words of another gallery that this one has no modality for."""
     counts: Counter[str] = Counter()
     for file in Gallery.open(words_of).files.values():
@@ -165,12 +177,12 @@ def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
         check_place(config.output)
     elif config.dtype is not None and known.dtype not in (None, config.dtype):
         raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
-    _announce(model)
+    _print_download(model)
     fingerprint = identify(model).fingerprint
     if known is not None:
         known.check_model(model, fingerprint, must_know=True)
     if config.transcribe is not None:
-        _announce(config.transcribe)
+        _print_download(config.transcribe)
         identify(config.transcribe).download()
 
 
@@ -203,7 +215,8 @@ def index_folder(config: IndexConfig) -> Report:
     Raises:
         ValueError: settings contradict each other or the gallery; raised before the model is loaded.
     """
-    if config.watch and (lists := [str(path) for path in config.paths if is_table(path)]):
+    lists = [str(path) for path in config.paths if config.watch and is_table(path)]
+    if lists:
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     recognizer_name = None
     if config.transcribe == "":
@@ -214,7 +227,9 @@ def index_folder(config: IndexConfig) -> Report:
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)
-    known = Gallery.open(config.output) if is_gallery(config.output) else None
+    known = None
+    if is_gallery(config.output):
+        known = Gallery.open(config.output)
     model = _model_of(config, known)
     selection = FileSelection(config.exclude)
     modalities = _modalities(config, model, known)
@@ -223,11 +238,14 @@ def index_folder(config: IndexConfig) -> Report:
     _check(config, model, known)
     identity = identify(model)
     name = model if is_light(model) else identity.name
+    recognizer = None
+    if config.transcribe is not None:
+        recognizer = identify(config.transcribe).name
     setup = Setup(
         gallery=config.output.absolute(),
         model=name,
         modalities=modalities,
-        transcribe=None if config.transcribe is None else identify(config.transcribe).name,
+        transcribe=recognizer,
         recognizer_name=recognizer_name,
         read_text=config.read_text,
         limits=limits,
@@ -236,13 +254,15 @@ def index_folder(config: IndexConfig) -> Report:
     # Only this process writes to the gallery from here on.
     with ExitStack() as held:
         embed = None
-        if config.cluster is not None:
+        if config.cluster is None:
+            device = default_device()
+        else:
             from .distributed import Cluster  # an extra
 
             cluster = held.enter_context(Cluster(config.cluster))
             embed = partial(cluster.embed, setup)
-        # workers of a cluster choose their own device
-        loaded = load(setup, default_device() if embed is None else torch.device("cpu"))
+            device = torch.device("cpu")  # its workers embed, and choose their own devices
+        loaded = load(setup, device)
         print_message(f"{model}: {model_summary(loaded.model)}.")
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
@@ -254,7 +274,7 @@ def index_folder(config: IndexConfig) -> Report:
         _choose_segment(writer, config, len(there) > 0)
         if config.words_of is not None:
             Transcripts(config.words_of).copy(writer.folder)
-            _say_what_is_dropped(config.words_of, loaded.processor.modalities)
+            _print_unused_words(config.words_of, loaded.processor.modalities)
         indexer = Indexer(
             writer,
             loaded.model,

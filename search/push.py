@@ -98,7 +98,10 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
     """What the table will have of a gallery, without clips yet; without paths, except that of the model."""
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
-    metadata = {name: gallery.metadata[name] for name in _REPEATED if gallery.metadata.get(name) is not None}
+    metadata = {}
+    for name in _REPEATED:
+        if gallery.metadata.get(name) is not None:
+            metadata[name] = gallery.metadata[name]
     metadata[MODALITIES] = list(gallery.modalities)
     return Pushed(0, dict.fromkeys(nodes, 0), gallery.dim, gallery.dtype, metadata)
 
@@ -106,31 +109,30 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
 def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
     """The clips of a gallery, in order, some at a time."""
     known = gallery.searcher.clip_facts
-    seconds = known.seconds.tolist()
-    changed = known.changed.tolist()
     words, are_all = known.words()
-    number = 0
+    facts = zip(known.seconds.tolist(), known.changed.tolist(), words, are_all, strict=True)
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
         names = texts_of(table, "clip_id")
-        columns = names, gallery.places_of(names), embeds_of(table).numpy(), presence_of(table).numpy()
+        embeds = embeds_of(table).numpy()  # (N, M, D)
+        presence = presence_of(table).numpy()  # (N, M)
         rows = []
-        for name, place, vectors, mask in zip(*columns, strict=True):
-            length = date = None
-            if not np.isnan(seconds[number]):
-                length = seconds[number]
-            if changed[number] != _NO_DATE:
-                date = changed[number] // 1000
-            said = words[number].replace("\0", "\ufffd")
-            rows.append(Row((name, place.path, length, date, said, are_all[number]), vectors, mask))
-            number += 1
+        for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
+            seconds, changed, said, has_all = next(facts)
+            if np.isnan(seconds):
+                seconds = None
+            date = None
+            if changed != _NO_DATE:
+                date = changed // 1000  # from nanoseconds to microseconds
+            said = said.replace("\0", "\ufffd")  # PostgreSQL has no NUL in texts
+            rows.append(Row((name, place.path, seconds, date, said, has_all), vectors, mask))
         yield rows
 
 
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callable[[str], None]) -> None:
+def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statement: Callable[[str], Any]) -> None:
     """
     Make the tables of a gallery.
 
@@ -138,7 +140,7 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callab
         table ([`~search.postgresql.Table`]), pushed ([`~search.postgresql.Pushed`]): where, and for what.
         nodes (`list[str]`): servers with the same database and user, `HOST` or `HOST:PORT`; without them, one table
             at the address.
-        show (`Callable`): is given each statement, without passwords.
+        print_statement (`Callable`): with nodes, is given each statement, without passwords.
     """
     address = table.address
     kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{VECTORS[pushed.dtype][0]}({pushed.dim})")
@@ -147,14 +149,16 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], show: Callab
 
     def run(statement: str, where: dict[str, str], **further: Any) -> None:
         made = sql.SQL(statement).format(**parts, **further)
-        shown = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
-        show(f"-- on {':'.join(where.values()) or address.name}\n{shown};")
+        if nodes:
+            text = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
+            print_statement(f"-- on {':'.join(where.values()) or address.name}\n{text};")
         with table.errors(), psycopg.connect(address.server, connect_timeout=10, **where) as connection:
             connection.execute(made)
 
     if not nodes:
         run(_TABLE, {}, own=address.identifier())
         return
+    # The table of each node comes first, as the foreign tables lead to them.
     places = {}
     for number, node in enumerate(nodes):
         host, _, port = node.partition(":")
@@ -186,7 +190,7 @@ def push(
     gallery: Gallery,
     address: TableAddress,
     nodes: Sequence[str] = (),
-    show: Callable[[str], None] = lambda line: None,
+    print_statement: Callable[[str], Any] = print,
 ) -> PushReport:
     """
     Copy a gallery into a table, which is made if it is missing: write new and changed clips, and remove those that the
@@ -195,7 +199,7 @@ def push(
     Args:
         gallery ([`~gallery.gallery.Gallery`]), address ([`~search.addresses.TableAddress`]).
         nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`make_tables`].
-        show (`Callable`): is given every statement that makes tables.
+        print_statement (`Callable`): with nodes, is given every statement that makes tables, without passwords.
 
     Raises:
         ValueError: the table holds vectors of another model, dimension or precision, or something else.
@@ -208,7 +212,7 @@ def push(
         if nodes and not is_new:
             raise ValueError(f"{table.name} exists: --nodes is for a new table.")
         if is_new:
-            make_tables(table, pushed_of(gallery, nodes), nodes, show)
+            make_tables(table, pushed_of(gallery, nodes), nodes, print_statement)
         with table.transaction("READ WRITE") as connection:
             table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
             return _Push(table, connection, gallery).run()
@@ -244,6 +248,7 @@ class _Push:
         self.execute("CREATE TEMP TABLE pushed (LIKE {table}) ON COMMIT DROP")
         known, strange = self.known()
         gone = list(strange)
+        # Numbers increase in the order of the gallery, which orders equal scores.
         last = -1
         next_number = max((number for number, *_ in known.values()), default=-1) + 1
         counts = dict.fromkeys(self.nodes, 0)
@@ -254,8 +259,8 @@ class _Push:
                     node = self.nodes[zlib.crc32(row.clip_id.encode()) % len(self.nodes)]
                     counts[node] += 1
                     number, *stored = known.pop(row.clip_id, (-1,))
-                    is_right = stored == [node, row.digest()] and number not in strange
-                    if is_right and number > last:
+                    is_unchanged = stored == [node, row.digest()] and number not in strange
+                    if is_unchanged and number > last:
                         self.report.unchanged += 1
                         last = number
                         continue
@@ -264,7 +269,6 @@ class _Push:
                         gone.append(number)
                     else:
                         self.report.new += 1
-                    # Numbers increase in the order of the gallery, which orders equal scores.
                     if number <= last:
                         number = next_number
                     last = number
@@ -273,6 +277,7 @@ class _Push:
                 self.write(gone, waiting)
                 gone = []
                 bar.update(len(rows))
+        # What is left in the table is not in the gallery.
         self.report.removed = len(known)
         self.write([number for number, *_ in known.values()], [])
         self.write_version(before, counts)
@@ -318,6 +323,7 @@ class _Push:
         exactly = vectors.astype(np.float64)
         rows, columns = np.tril_indices(vectors.shape[1])
         grams = (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns].tolist()
+        # pgvector's format on the wire: the number of dimensions, two unused bytes, and the numbers
         sent = vectors.astype(VECTORS[self.pushed.dtype][1])
         head = self.pushed.dim.to_bytes(2, "big") + b"\0\0"
         names = ", ".join([*_COPIED, *self.pushed.columns])
@@ -325,9 +331,9 @@ class _Push:
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
             copied.set_types([*(OWN_COLUMNS[name] for name in _COPIED), *["bytea"] * len(self.pushed.modalities)])
             for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
-                stored = []
-                for vector, has in zip(own, row.mask, strict=True):
-                    stored.append(head + vector.tobytes() if has else None)
+                stored: list[bytes | None] = [None] * len(own)
+                for place in row.mask.nonzero()[0]:
+                    stored[place] = head + own[place].tobytes()
                 copied.write_row([node, number, row.digest(), gram, *row.facts, *stored])
         self.insert()
 
@@ -342,11 +348,12 @@ class _Push:
     def write_version(self, before: int, counts: dict[str, int]) -> None:
         """Replace the rows with what was pushed, unless they are right."""
         same = replace(self.pushed, version=before, num_clips=counts).text()
-        is_right = f"_id = -1 AND {self.pushed.unchanged()} AND _about = %s"
-        found = self.execute(f"SELECT _node FROM {{table}} WHERE {is_right}", [same])
+        where = f"_id = -1 AND {self.pushed.unchanged()} AND _about = %s"
+        found = self.execute(f"SELECT _node FROM {{table}} WHERE {where}", [same])
         is_same = self.report == PushReport(unchanged=self.report.unchanged)
         if is_same and sorted(node for (node,) in found) == sorted(self.nodes):
             return
+        # The time makes the version larger than that of a table that was dropped.
         version = max(before + 1, time.time_ns() // 10**6)
         text = replace(self.pushed, version=version, num_clips=counts).text()
         self.execute("DELETE FROM {table} WHERE _id = -1")

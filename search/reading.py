@@ -44,7 +44,7 @@ def default_workers() -> int:
 
 def memory_of_decoders(num_workers: int) -> int:
     """Bytes for the decoders: at least the default for one, and at most a quarter of the machine's memory."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(Limits().memory, min(num_workers * LIGHT_MEMORY, machine // 4))
 
 
@@ -54,6 +54,7 @@ def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     try:
         return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
     except (OSError, ValueError) as error:
+        # That of the system is without the number of the error and the path.
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
         return MediaFile(path, 0, 0, "", reason), isinstance(error, OSError)
 
@@ -71,12 +72,15 @@ def _is_out_of_reach(path: str) -> bool:
 def joined(sentences: Sequence[str]) -> str:
     """Join sentences into one."""
     *first, last = sentences
-    return "; ".join([*(sentence.rstrip(".") for sentence in first), last])
+    parts = [sentence.rstrip(".") for sentence in first]
+    return "; ".join([*parts, last])
 
 
 def as_json(texts: Mapping[str, str]) -> str | None:
     """The texts of a file as its record has them."""
-    return json.dumps(texts, ensure_ascii=False) if texts else None
+    if not texts:
+        return None
+    return json.dumps(texts, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,7 @@ class Reader:
         if subtitle is not None:
             options["subtitle"] = subtitle
 
+        # A frame that the model sees is kept as a still.
         def keep(frame: np.ndarray) -> None:
             picture = Image.fromarray(frame)
             picture.thumbnail(_STILL)
@@ -266,8 +271,9 @@ class Reader:
             # Chapters belong to windows, and are read from the file each time.
             titles = [texts["title"], *titles_within(file.facts.chapters, job.window)]
             texts["title"] = ". ".join(dict.fromkeys(titles))
-        if SCREEN in names and SCREEN not in texts and (read := file.transcripts.get(SCREEN)):
-            texts[SCREEN] = self.processor.reader.read_subtitle(read, job.window)
+        transcript = file.transcripts.get(SCREEN)
+        if SCREEN in names and SCREEN not in texts and transcript is not None:
+            texts[SCREEN] = self.processor.reader.read_subtitle(transcript, job.window)
         return {"texts": texts}
 
     def _examine(self, job: Job, file: _File) -> None:

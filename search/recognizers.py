@@ -7,12 +7,12 @@ say in that time, counts as not understood, for every model.
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +29,14 @@ MOST_SECONDS = 30.0
 
 # Whisper's paper, section 4.5: gzip's ratio and the mean log-probability of a token that trigger another attempt.
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-_REPEATED, _IMPROBABLE, _NO_SPEECH = 2.4, -1.0, 0.6
+_REPEATED = 2.4
+_IMPROBABLE = -1.0
+_NO_SPEECH = 0.6
 _REPEATED_TOKENS = 1.35  # the equivalent of `_REPEATED` in transformers, which compares tokens instead of letters
 _TOKENS = 12  # per second, twice the rate of a fast speaker, and as many again for the shortest sound
 _LETTERS = 40  # per second, twice the rate of a fast speaker
-_CUE, _PAUSE = 6.0, 1.0  # maximum seconds of words joined into one cue, and maximum pause within it
+_CUE = 6.0  # maximum seconds of words joined into one cue
+_PAUSE = 1.0  # maximum seconds of a pause within a cue
 _LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with convolutions
 
 
@@ -48,15 +51,20 @@ def is_understood(text: str, seconds: float) -> bool:
     return bool(re.search(r"\w", text)) and not is_loop and len(text) <= _LETTERS * max(seconds, 1.0)
 
 
-def _cues(chunks: Iterator[tuple[float | None, float | None, str]], seconds: float) -> list[Cue]:
+def _cues(chunks: Iterable[tuple[float | None, float | None, str]], seconds: float) -> list[Cue]:
     """The plausible text, with times within the sound; a missing time is its start or end."""
-    found = []
+    cues = []
     for start, stop, text in chunks:
         start = min(max(start or 0.0, 0.0), seconds)
-        stop = seconds if stop is None else min(max(stop, start), seconds)
+        if stop is None:
+            stop = seconds
+        stop = min(max(stop, start), seconds)
         if is_understood(text, stop - start):
-            found.append(Cue(start, stop, " ".join(text.split())))
-    return found if is_understood(" ".join(cue.text for cue in found), seconds) else []
+            cues.append(Cue(start, stop, " ".join(text.split())))
+    # A loop may be seen only in all of it.
+    if is_understood(" ".join(cue.text for cue in cues), seconds):
+        return cues
+    return []
 
 
 def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -121,6 +129,7 @@ class SpeechRecognizer:
             return {"return_timestamps": "word"}
         if self.kind == "plain":
             return {}
+        # Whisper: another attempt at a higher temperature where the words are repetitive or improbable
         generating = {
             "max_new_tokens": min(int(_TOKENS * (1 + seconds)), self.most_tokens),
             "temperature": _TEMPERATURES,
@@ -145,19 +154,23 @@ class SpeechRecognizer:
             SpeechError: the model failed.
         """
         seconds = len(waveform) / SAMPLING_RATE
+        options = self._options(seconds)
         waveform = np.pad(waveform, (0, max(0, _LEAST - len(waveform))))
         try:
             # Above temperature 0, words are sampled: with a fixed seed, without affecting other random numbers.
             with self._lock, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                heard = self.pipeline({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **self._options(seconds))
+                answer = self.pipeline({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **options)
         except Stopped:
             raise
         except Exception as error:  # any model, which may fail in any way
             raise SpeechError(f"{self.name} could not recognise the words: {type(error).__name__}: {error}") from error
-        chunks = heard.get("chunks") or [{"text": heard["text"], "timestamp": (0.0, seconds)}]
+        # Models without times return one text.
+        chunks = answer.get("chunks") or [{"text": answer["text"], "timestamp": (0.0, seconds)}]
         cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
-        return _together(cues) if self.kind == "ctc" else cues
+        if self.kind == "ctc":
+            return _together(cues)
+        return cues
 
 
 class FasterWhisperRecognizer:
@@ -178,11 +191,9 @@ class FasterWhisperRecognizer:
         from faster_whisper import WhisperModel
 
         self.name = name or model
+        kind = "cpu" if device is None else device.type
         try:
-            self._model = WhisperModel(
-                model, device="cpu" if device is None else device.type, cpu_threads=torch.get_num_threads(),
-                local_files_only=True,
-            )  # fmt: skip
+            self._model = WhisperModel(model, device=kind, cpu_threads=torch.get_num_threads(), local_files_only=True)
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"{self.name} is not a Whisper model of CTranslate2: {error}") from error
         self._lock = Lock()
@@ -197,15 +208,16 @@ class FasterWhisperRecognizer:
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip
-                kept = []
+                chunks = []
                 for segment in segments:  # recognised here, lazily
                     check_not_stopped()
-                    kept += [segment] if segment.avg_logprob >= _IMPROBABLE else []
+                    if segment.avg_logprob >= _IMPROBABLE:
+                        chunks.append((segment.start, segment.end, segment.text))
         except Stopped:
             raise
         except RuntimeError as error:
             raise SpeechError(f"{self.name} could not recognise the words: {error}") from error
-        return _cues(((segment.start, segment.end, segment.text) for segment in kept), seconds)
+        return _cues(chunks, seconds)
 
 
 Recognizer = SpeechRecognizer | FasterWhisperRecognizer
@@ -220,34 +232,32 @@ def recognizer_of(folder: Path, name: str | None = None, device: torch.device | 
         name, device: as for these classes.
     """
     config = folder / CONFIG_NAME
-    is_converted = (folder / "model.bin").is_file() and not (config.is_file() and "model_type" in read_json(config))
-    return (FasterWhisperRecognizer if is_converted else SpeechRecognizer)(str(folder), name, device)
-
-
-def _recognises(config: dict[str, Any]) -> bool:
-    """Whether the configuration of a model of transformers is that of a speech recogniser."""
-    named = config.get("architectures") or [""]
-    return named[0].endswith(("ForCTC", "ForSpeechSeq2Seq")) or config.get("model_type") == "whisper"
-
-
-class DownloadedRecognizer(NamedTuple):
-    """A recogniser in the cache of the Hub: its Hub id, and the folder of the revision that was downloaded."""
-
-    name: str
-    folder: Path
+    # Both kinds may have a `config.json`, but only that of transformers names the type of the model.
+    if (folder / "model.bin").is_file() and not (config.is_file() and "model_type" in read_json(config)):
+        return FasterWhisperRecognizer(str(folder), name, device)
+    return SpeechRecognizer(str(folder), name, device)
 
 
 def _is_runnable(repo_id: str, folder: Path) -> bool:
     """Whether a downloaded revision is a speech recogniser that can be run here."""
-    config = folder / CONFIG_NAME
+    # A model of CTranslate2
     if (folder / "model.bin").is_file() and "whisper" in repo_id and find_spec("faster_whisper") is not None:
         return True
-    return config.is_file() and any(folder.glob("*.safetensors")) and _recognises(read_json(config))
+    # A model of transformers
+    path = folder / CONFIG_NAME
+    if not path.is_file() or not any(folder.glob("*.safetensors")):
+        return False
+    config = read_json(path)
+    architectures = config.get("architectures") or [""]
+    return architectures[0].endswith(("ForCTC", "ForSpeechSeq2Seq")) or config.get("model_type") == "whisper"
 
 
-def downloaded_recognizer() -> DownloadedRecognizer:
+def downloaded_recognizer() -> tuple[str, Path]:
     """
-    The smallest recogniser in the cache of the Hub that can be run here, in the revision that was downloaded last.
+    Find the smallest recogniser in the cache of the Hub that can be run here, as it was downloaded last.
+
+    Returns:
+        Its Hub id, and the folder of the revision.
 
     Raises:
         ValueError: there is none; the message says what to do.
@@ -258,19 +268,19 @@ def downloaded_recognizer() -> DownloadedRecognizer:
             for revision in repo.revisions:
                 if _is_runnable(repo.repo_id, revision.snapshot_path):
                     order = (repo.size_on_disk, repo.repo_id, -revision.last_modified)
-                    found.append((order, DownloadedRecognizer(repo.repo_id, revision.snapshot_path)))
+                    found.append((order, repo.repo_id, revision.snapshot_path))
     if not found:
         raise ValueError(
             "No speech recogniser was downloaded before. Name one: `--transcribe FOLDER`, or `--transcribe "
             "openai/whisper-tiny`, which downloads 0.15 GB once; `Systran/faster-whisper-tiny` is faster, and needs "
             "the extra `faster-whisper`."
         )
-    return min(found)[1]
+    _, name, folder = min(found)
+    return name, folder
 
 
 __all__ = [
     "MOST_SECONDS",
-    "DownloadedRecognizer",
     "FasterWhisperRecognizer",
     "Recognizer",
     "SpeechError",

@@ -34,7 +34,8 @@ _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
 _LEAST_LETTERS = 3  # in a line; most shorter ones are time codes, logos and misread patterns
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
-_BLOCK, _UNCHANGED = 8, 8.0  # block size in pixels; the largest change of a block's colour for unchanged text
+_BLOCK = 8  # side of a block in pixels
+_UNCHANGED = 8.0  # largest change of a block's colour where the text is the same
 
 
 class ScreenError(ValueError):
@@ -46,7 +47,9 @@ def padded(picture: np.ndarray) -> np.ndarray:
     has 736 pixels, which would take gigabytes."""
     height, width, _ = picture.shape
     least = math.ceil(max(height, width) / _LONGEST)
-    return np.pad(picture, ((0, max(0, least - height)), (0, max(0, least - width)), (0, 0)))
+    below = max(0, least - height)
+    right = max(0, least - width)
+    return np.pad(picture, ((0, below), (0, right), (0, 0)))
 
 
 class RapidOcrReader:
@@ -64,11 +67,16 @@ class RapidOcrReader:
     def __init__(self, num_threads: int = 1):
         from rapidocr import RapidOCR  # an extra, and slow to import
 
-        runtime = "EngineConfig.onnxruntime"
-        settings = {"Global.log_level": "error", "Global.text_score": _LEAST_SCORE, "Global.use_cls": False}
-        settings |= {"Global.max_side_len": SIDE, "Rec.rec_batch_num": 1}  # lines in batches would take more memory
-        threads = {f"{runtime}.{kind}_op_num_threads": num_threads for kind in ("intra", "inter")}
-        self._read = RapidOCR(params=settings | threads)
+        settings = {
+            "Global.log_level": "error",
+            "Global.text_score": _LEAST_SCORE,
+            "Global.use_cls": False,
+            "Global.max_side_len": SIDE,
+            "Rec.rec_batch_num": 1,  # lines in batches would take more memory
+            "EngineConfig.onnxruntime.intra_op_num_threads": num_threads,
+            "EngineConfig.onnxruntime.inter_op_num_threads": num_threads,
+        }
+        self._read = RapidOCR(params=settings)
         models = self._read.cfg.Rec
         self.name = f"rapidocr {version('rapidocr')}, {models.ocr_version.value} {models.model_type.value}"
 
@@ -98,8 +106,10 @@ class RapidOcrReader:
 def _is_evidence(text: str) -> bool:
     """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
     letters = list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
-    # such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash
-    return len(letters) >= _LEAST_LETTERS or any(unicodedata.category(letter) == "Lo" for letter in letters)
+    if len(letters) >= _LEAST_LETTERS:
+        return True
+    # Such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash.
+    return "Lo" in map(unicodedata.category, letters)
 
 
 def _alike(one: str, other: str) -> float:
@@ -139,6 +149,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
     frame = -1
     before = 0.0
     for frame, (second, texts) in enumerate(frames):
+        # A line lasts until the first frame without it.
         for line in shown:
             if line.last == frame - 1:
                 line.stop = second
@@ -156,6 +167,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
                     if score > best:
                         line = other
                         best = score
+            # What is like no line before is a new one.
             if best < _SAME:
                 line = _Line(folded, second, second, Counter(), frame)
                 lines.append(line)
@@ -165,6 +177,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
             line.last = frame
         shown = [line for line in shown if frame - line.last <= _MISSED]
         before = second
+    # The lines of the last frame last until the end.
     for line in shown:
         if line.last == frame:
             line.stop = max(before, end)
@@ -180,8 +193,9 @@ def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
     """Whether a picture has the same text as the one before; compression causes small differences."""
     if before.shape != picture.shape:
         return False
-    blocks = [np.asarray(Image.fromarray(one).reduce(_BLOCK), np.int16) for one in (before, picture)]
-    return np.abs(blocks[0] - blocks[1]).max() <= _UNCHANGED
+    earlier = np.asarray(Image.fromarray(before).reduce(_BLOCK), np.int16)
+    later = np.asarray(Image.fromarray(picture).reduce(_BLOCK), np.int16)
+    return np.abs(earlier - later).max() <= _UNCHANGED
 
 
 class Screen(Recognised):
@@ -212,7 +226,9 @@ class Screen(Recognised):
                     lines = self.reader(picture)
                 before = picture
             frames.append((second, lines))
-        return Transcript(cues_of(frames, seconds), self.reader.name) if frames else None
+        if not frames:
+            return None
+        return Transcript(cues_of(frames, seconds), self.reader.name)
 
 
 __all__ = [

@@ -6,7 +6,6 @@
 """
 
 import os
-from collections.abc import Iterator
 
 from gallery.decoding import check_not_stopped
 from gallery.transcripts import SPEECH, Cue, Transcript
@@ -36,27 +35,28 @@ class Speech(Recognised):
         """Transcribe a file; `None` if it has subtitles, or no sound."""
         if (reader.read_subtitle_of(path) or "").strip():
             return None
-        parts = list(self._transcribe(path, reader))
-        if not parts:
+        reader = reader.noting(lambda problem: None)  # reading the clip reports what is wrong
+        start = 0.0
+        waveform = reader.read_audio(path, (start, start + _READ))  # (samples,)
+        if waveform is None:
             return None
-        return Transcript([cue for part in parts for cue in part], self.recognizer.name)
-
-    def _transcribe(self, path: str, reader: MediaReader) -> Iterator[list[Cue]]:
-        """The words of each stretch of speech; nothing at all if there is no sound."""
-        reader, start = reader.noting(lambda problem: None), 0.0  # reading the clip reports what is wrong
-        while (waveform := reader.read_audio(path, (start, start + _READ))) is not None:
-            yield []  # there is sound
+        cues = []
+        while waveform is not None:
             stretches = speech_stretches(speech_probabilities(waveform), MOST_SECONDS)
-            length, is_full = _READ, len(waveform) >= int(_READ * SAMPLING_RATE)
+            # Speech that goes on at the end of what was read is transcribed together with what follows.
+            length = _READ
+            is_full = len(waveform) >= int(_READ * SAMPLING_RATE)
             if is_full and stretches and stretches[-1][1] >= len(waveform) and stretches[-1][0] > 0:
-                length = stretches.pop()[0] / SAMPLING_RATE  # transcribed together with what follows
+                length = stretches.pop()[0] / SAMPLING_RATE
             for first, last in stretches:
                 check_not_stopped()  # transcription is the slowest step
                 offset = start + first / SAMPLING_RATE
                 self.on_progress(path, offset)
-                cues = self.recognizer(waveform[first:last])
-                yield [Cue(offset + cue.start, offset + cue.stop, cue.text) for cue in cues]
+                for cue in self.recognizer(waveform[first:last]):
+                    cues.append(Cue(offset + cue.start, offset + cue.stop, cue.text))
             start += length
+            waveform = reader.read_audio(path, (start, start + _READ))
+        return Transcript(cues, self.recognizer.name)
 
 
 __all__ = ["Speech"]

@@ -34,8 +34,11 @@ def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
         others (iterable of `str`): files that may exist. They are checked after those that are gone, as they may have
             disappeared with their drive since the last check.
     """
+    if not gone:
+        return set()
+    # The folders that have files, and all those above them on the same drive
     in_use: set[str] = set()
-    for path in others if gone else ():
+    for path in others:
         folder = os.path.dirname(path)
         if folder in in_use or not os.path.exists(path):
             continue
@@ -43,9 +46,10 @@ def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
             in_use.add(folder)
             if not os.path.ismount(folder):
                 folder = os.path.dirname(folder)
+    # A file was deleted if its nearest existing folder is one of them.
     found = set()
     for path in gone:
-        # the nearest folder above it that still exists; a broken link counts, as it may lead to a drive
+        # A broken link counts as a folder, as it may lead to a drive.
         folder = os.path.dirname(path)
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
@@ -71,6 +75,7 @@ def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
     gallery = writer.gallery()
     clips = gallery.clips_of_files()
     known = {*gallery.files, *clips}
+    # All files are found before any is removed.
     found = {}
     for path in map(os.fspath, paths):
         names = {os.path.abspath(path), os.path.realpath(path)}  # a link may have another target now

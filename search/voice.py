@@ -11,7 +11,8 @@ CHUNK = 512
 """Samples per prediction: 32 ms."""
 
 # Probabilities of speech that begin and that continue a stretch (Silero's defaults).
-_BEGINS, _GOES_ON = 0.5, 0.35
+_BEGINS = 0.5
+_CONTINUES = 0.35
 _PAUSE = 1.0  # seconds: shorter pauses do not end a stretch
 _LEAST = 0.25  # minimum seconds of speech in a stretch
 _MARGIN = 0.3  # seconds added before and after a stretch, where words begin and end
@@ -46,21 +47,22 @@ def speech_stretches(probabilities: np.ndarray, longest: float) -> list[tuple[in
         First and last sample of each, the last one excluded, in order, without overlap.
     """
     per_second = SAMPLING_RATE / CHUNK
-    # Join what is likely speech over short pauses, and keep what has enough certain speech.
+    # Join what is likely speech over short pauses.
     runs: list[list[int]] = []
-    for index in np.flatnonzero(probabilities >= _GOES_ON):
+    for index in np.flatnonzero(probabilities >= _CONTINUES):
         if runs and index - runs[-1][1] <= _PAUSE * per_second:
             runs[-1][1] = index + 1
         else:
             runs.append([index, index + 1])
-    runs = [run for run in runs if (probabilities[slice(*run)] >= _BEGINS).sum() >= _LEAST * per_second]
 
-    # Add margins that do not overlap, and cut what is too long.
+    # Keep what has enough certain speech, add margins that do not overlap, and cut what is too long.
     margin = round(_MARGIN * per_second)
     most = int(longest * per_second)
     found = []
     free = 0
     for start, stop in runs:
+        if (probabilities[start:stop] >= _BEGINS).sum() < _LEAST * per_second:
+            continue
         start = max(start - margin, free)
         stop = min(stop + margin, len(probabilities))
         while stop - start > most:

@@ -38,6 +38,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
     scans = failures = 0
     while True:
         begun = time.monotonic()
+        # What is there now; a file that cannot be read is passed on nevertheless, as reading it says why.
         try:
             now = {path: _stat(path) for path in find()}
         except OSError as error:
@@ -48,15 +49,16 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
             continue
         pause = max(interval, 10 * (time.monotonic() - begun))
         failures = 0
-        ready = []
+        # Files are ready that did not change since the previous scan, but since they were indexed.
+        ready = {}
         for path, stat in now.items():
             is_settled = path in before and before[path] == stat
             if is_settled and (path not in done or done[path] != stat):
-                ready.append(path)
+                ready[path] = stat
         lost = [path for path in done if path not in now and path not in before]
         if ready or lost or scans == 1:
-            update(ready)
-        done |= {path: now[path] for path in ready}
+            update(list(ready))
+        done |= ready
         for path in lost:
             del done[path]
         before = now

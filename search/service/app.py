@@ -30,8 +30,11 @@ _page_router = APIRouter(include_in_schema=False)
 def _hashes(page: str, tag: str) -> str:
     """What a page holds between tags, as sources of a content security policy."""
     found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in found]
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
+    sources = []
+    for text in found:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        sources.append(f"'sha256-{digest}'")
+    return " ".join(sources)
 
 
 @cache

@@ -21,7 +21,7 @@ from gallery.querying import NothingToCompareError, QueryModel
 from gallery.searcher import Clip, Searcher, Selection
 from gallery.searching import check_supported, search
 from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import METHODS, find_method
+from modeling_scalar.scores_scalar import METHODS
 
 from .media import kind_of
 from .models import About, Asked, Chosen, ClipResult, Listing, ListRequest, SearchAnswer
@@ -56,15 +56,12 @@ class Archive:
     Attributes:
         embed (`Callable`): returns the embedding of a text, `(1, D)`; those of the latest texts are kept.
 
-    Raises:
-        ValueError: the model's score is unknown.
     """
 
     def __init__(self, searcher: Searcher, model: QueryModel, name: str):
         self.name = plain(name, "utf-8")
         self.model = model
         self.method = model.method
-        find_method(self.method)
         self.problem: str | None = None  # why the latest state of the gallery is not served
         self._opening = Lock()
         self._retry = 0.0
@@ -87,10 +84,11 @@ class Archive:
     def searcher(self) -> Searcher:
         """The latest state of the gallery; if it cannot be opened, the earlier one, and `problem` is set."""
         is_early = self.problem is not None and time.monotonic() < self._retry
-        # one request at a time opens a state, which may take long; the others do not wait for it
+        # One request at a time opens a state, which may take long; the others do not wait for it.
         if is_early or not self._opening.acquire(blocking=False):
             return self._searcher
         try:
+            # The model stays loaded, so the latest state must be of the same model.
             earlier = self._searcher.described
             latest = self._searcher.current()
             if latest is not self._searcher:
@@ -145,11 +143,19 @@ class Archive:
         }
 
     def _inside(self, searcher: Searcher, asked: Chosen) -> str | None:
-        """The one file that is searched."""
-        return None if asked.within is None else self._clip(asked.within, searcher).place.path
+        """The one file that is searched, if it is only one."""
+        if asked.within is None:
+            return None
+        return self._clip(asked.within, searcher).place.path
 
     def _answer(self, searcher: Searcher, hits: Hits, asked: Asked, begun: float) -> tuple[SearchAnswer, list[Clip]]:
-        temperature = searcher.described.query_temperature if asked.temperature is None else asked.temperature
+        temperature = asked.temperature
+        if temperature is None:
+            temperature = searcher.described.query_temperature
+        num_files = None
+        if asked.per_file:
+            num_files = self._counts(searcher).get("files")
+        # Why there is nothing, or nothing of use
         note = None
         if not len(hits):
             note = self._why_none(hits, asked)
@@ -157,12 +163,12 @@ class Archive:
             note = NOTHING_MATCHES
         clips = searcher.clips(hits.clip_ids)
         answer = SearchAnswer(
-            hits=self._found(hits, clips, asked.per_file),
+            hits=self._results(hits, clips, asked.per_file),
             temperature=_as_json(temperature),
             num_clips=hits.num_clips,
             num_allowed=hits.num_allowed,
             num_scored=hits.num_scored,
-            num_files=self._counts(searcher).get("files") if asked.per_file else None,
+            num_files=num_files,
             matches_well=hits.matches_well,
             unknown=hits.unknown,
             seconds=time.monotonic() - begun,
@@ -176,8 +182,10 @@ class Archive:
         if not hits.num_allowed:
             what = "The filters, or the words in quotation marks," if asked.allowed.words else "The filters"
             return f"{what} leave none of the {hits.num_clips} clips."
-        missing = f" of {' or '.join(asked.modalities)}" if asked.modalities else ""
-        return f"None of the {hits.num_allowed} clips has what the score {self.method!r} needs{missing}."
+        missing = f"what the score {self.method!r} needs"
+        if asked.modalities:
+            missing += f" of {' or '.join(asked.modalities)}"
+        return f"None of the {hits.num_allowed} clips has {missing}."
 
     # Clips ---------------------------------------------------------------------------------------------------------
 
@@ -219,13 +227,16 @@ class Archive:
         among = Selection(asked.allowed, inside=self._inside(searcher, asked), unique=asked.unique)
         check_supported(searcher, among, "listing")
         hits = searcher.list_clips(among, asked.skip, asked.k, per_file=has_files)
+        note = None
+        if not hits.num_allowed:
+            note = self._why_none(hits, asked)
         return Listing(
-            hits=self._found(hits, searcher.clips(hits.clip_ids), asked.per_file),
+            hits=self._results(hits, searcher.clips(hits.clip_ids), asked.per_file),
             num_clips=hits.num_clips,
             num_allowed=hits.num_allowed,
             num_files=hits.num_files,
             unknown=hits.unknown,
-            note=None if hits.num_allowed else self._why_none(hits, asked),
+            note=note,
         )
 
     def moment(self, key: str) -> tuple[ClipResult, Clip]:
@@ -234,40 +245,58 @@ class Archive:
         clip = self._clip(key, searcher)
         presence = dict(zip(searcher.described.modalities, clip.modality_mask.tolist(), strict=True))
         hit = Hit(1, clip.clip_id, math.nan, None, presence, place=clip.place, problems=clip.problems)
-        return self._entry(hit, clip, self._root), clip
+        return self._result(hit, clip, self._root), clip
 
-    def _found(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[ClipResult]:
+    def _results(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[ClipResult]:
         """Hits in the form of the API."""
-        return [self._entry(hit, clip, hits.root, per_file) for hit, clip in zip(hits, clips, strict=True)]
+        results = []
+        for hit, clip in zip(hits, clips, strict=True):
+            result = self._result(hit, clip, hits.root)
+            if per_file:
+                result.num_windows = clip.num_windows
+            results.append(result)
+        return results
 
-    def _entry(self, hit: Hit, clip: Clip, root: str | None, per_file: bool = False) -> ClipResult:
+    def _result(self, hit: Hit, clip: Clip, root: str | None) -> ClipResult:
+        """A clip in the form of the API, with the URLs of what there is of it."""
         key = self._key_of(hit.clip_id)
-        # whether a known file is still there is found out when it is played
-        path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
-        kind = None if path is None else kind_of(str(path), hit.presence.get("video", True))
-        has_words = kind is not None and may_have_words(hit.presence)
+        url = f"api/clips/{key}"
+        urls = dict.fromkeys(("media", "captions", "words", "still", "loudness"))
+        # Whether a known file is still there is found out when it is played.
+        path = clip.media
+        if clip.record is not None and clip.record.sha256:
+            path = clip.place.path
+        kind = None
+        if path is not None:
+            kind = kind_of(str(path), hit.presence.get("video", True))
+        if kind is not None:
+            urls["media"] = f"{url}/media"
+            if hit.presence.get("subtitle"):
+                urls["captions"] = f"{url}/captions"
+            if may_have_words(hit.presence):
+                urls["words"] = f"{url}/words"
+        if kind == "audio":
+            urls["loudness"] = f"{url}/loudness"
+        if clip.still is not None:
+            urls["still"] = f"{url}/still"
+        # Copies of a window are windows at the same seconds of other files.
         copies = hit.copies
-        if clip.place.start is not None:  # windows at the same seconds
+        if clip.place.start is not None:
             copies = [copy.rpartition("#t=")[0] for copy in copies]
         return ClipResult(
             rank=hit.rank,
             key=key,
             name=_name_of(clip.place.path, root),
-            score=None if math.isnan(hit.score) else hit.score,
+            score=None if math.isnan(hit.score) else hit.score,  # a listed clip has none
             weights=hit.weights,
             presence=hit.presence,
             problems=[plain(problem, "utf-8") for problem in hit.problems],
             start=clip.place.start,
             stop=clip.place.stop,
             kind=kind,
-            media=None if kind is None else f"api/clips/{key}/media",
-            captions=f"api/clips/{key}/captions" if kind and hit.presence.get("subtitle") else None,
-            words=f"api/clips/{key}/words" if has_words else None,
-            still=None if clip.still is None else f"api/clips/{key}/still",
-            loudness=f"api/clips/{key}/loudness" if kind == "audio" else None,
             heard=hit.presence.get("subtitle", False) and clip.subtitle is not None,
             copies=[_name_of(copy, root) for copy in copies],
-            num_windows=clip.num_windows if per_file else None,
+            **urls,
         )
 
     # The gallery ---------------------------------------------------------------------------------------------------
@@ -278,13 +307,16 @@ class Archive:
         described = searcher.described
         counts = self._counts(searcher)
         num_clips = len(searcher)
+        share = {}
+        for name in described.modalities:
+            share[name] = counts.get(name, 0) / max(1, num_clips)
         model = described.model
         if model and os.path.isabs(model):  # a folder, of which the page shows the name
             model = os.path.basename(os.path.normpath(model))
         return About(
             name=self.name,
             num_clips=num_clips,
-            share={name: counts.get(name, 0) / max(1, num_clips) for name in described.modalities},
+            share=share,
             heard=counts.get("speech", 0) / max(1, num_clips),
             model=model and plain(model, "utf-8"),
             limits=LIMITS.get(described.model),

@@ -19,11 +19,13 @@ from starlette.types import ASGIApp
 
 from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Strict, Wanted
 from .problems import answer_of
-from .routes import Service, find, moment
+from .routes import Service, find
+from .words import words_of
 
 logger = logging.getLogger(__name__)
 
 _MOST_HITS = 100
+_MOST_LINES = 100  # of a moment; of more, those are returned that best match
 _INSTRUCTIONS = (
     "A gallery of videos and sounds, searched by meaning. `search` finds moments: whole files, or windows of longer "
     "ones from second `start` to `stop`. Words of a query in quotation marks must be in them: in subtitles, speech or "
@@ -99,21 +101,22 @@ class Assistants:
         return answer.model_dump(mode="json", include=_OF_ANSWER)
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
-        found, found.said, count = await run_in_threadpool(moment, asked.key, asked.query, self._service)
-        return found.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": count}
+        result, clip = await run_in_threadpool(self._service.archive.moment, asked.key)
+        result.said, num_lines = await run_in_threadpool(words_of, clip, asked.query, _MOST_LINES, True)
+        return result.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": num_lines}
 
     async def _list(self, *_: Any) -> ListToolsResult:
-        return ListToolsResult(
-            tools=[
+        tools = []
+        for name, (arguments, _) in self._tools.items():
+            tools.append(
                 Tool(
                     name=name,
                     description=arguments.__doc__,
                     input_schema=arguments.model_json_schema(),
                     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
                 )
-                for name, (arguments, _) in self._tools.items()
-            ]
-        )
+            )
+        return ListToolsResult(tools=tools)
 
     async def _call(self, _: Any, params: Any) -> CallToolResult:
         if params.name not in self._tools:
@@ -122,6 +125,7 @@ class Assistants:
         try:
             result = await tool(arguments.model_validate(params.arguments or {}))
         except Exception as error:
+            # Errors are worded as in the service, where the names of fields come after the part of the request.
             if isinstance(error, ValidationError):
                 wrong = [{**one, "loc": ("arguments", *one["loc"])} for one in error.errors()]
                 error = RequestValidationError(wrong)

@@ -102,12 +102,14 @@ async def _body_of(scope: Scope, receive: Receive) -> bytes:
     return bytes(body)
 
 
-def _giving(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body, and then what the client does."""
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns a body that was read, and then what the client does."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receiving() -> Message:
-        return messages.pop() if messages else await receive()  # which waits for the client to disconnect
+        if messages:
+            return messages.pop()
+        return await receive()  # which waits for the client to disconnect
 
     return receiving
 
@@ -153,7 +155,7 @@ class Guard:
         self.num_running += 1
         try:
             body = await _body_of(scope, receive)
-            await self._app(scope, _giving(body, receive), send)
+            await self._app(scope, _replaying(body, receive), send)
         except ClientDisconnect:
             pass  # there is nobody to answer
         except HTTPException as error:
@@ -162,9 +164,13 @@ class Guard:
             self.num_running -= 1
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
+        # A domain name of another site that resolves to this machine is not accepted.
         hosts = headers.getlist("host")
-        found = _HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
-        host = "" if found is None else found[1].strip("[]")
+        host = ""
+        if len(hosts) == 1:
+            found = _HOST.fullmatch(hosts[0].lower())
+            if found is not None:
+                host = found[1].strip("[]")
         if not (host in self._names or _is_address(host)):
             name = f"the name {host!r:.100}" if host else "no name"
             return 400, f"The request has {name} for this machine. Use its address, or start with --hostname NAME."

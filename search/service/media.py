@@ -65,7 +65,9 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
     if media_type is None:
         return None
     kind = media_type.partition("/")[0]
-    return "audio" if kind == "video" and not has_picture else kind
+    if kind == "video" and not has_picture:
+        return "audio"
+    return kind
 
 
 def _served(path: str) -> tuple[str, str]:
@@ -113,11 +115,15 @@ def _loudness(path: str, modified: int, start: float | None, stop: float | None)
     """The loudness of a version of a file, or of some seconds of it."""
     # Of a damaged file, what comes before the damage is shown.
     reader = SandboxedReader().noting(lambda problem: None)
-    if start is None and (reader.read_duration(path) or 0) > _LONGEST:
+    window = None
+    if start is not None:
+        window = (start, stop)
+    elif (reader.read_duration(path) or 0) > _LONGEST:
         return []
-    waveform = reader.read_audio(path, None if start is None else (start, stop), _RATE)
+    waveform = reader.read_audio(path, window, _RATE)
     if waveform is None:
         return []
+    # The peak of each of a hundred equal parts
     parts = np.array_split(waveform, min(_BARS, len(waveform)))
     peaks = np.array([np.abs(part).max() for part in parts])
     return (peaks / max(peaks.max(), 1e-6)).round(3).tolist()

@@ -12,14 +12,17 @@ Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 _Modalities = Annotated[list[Modality], Field(max_length=64)]
 Kind = Literal["video", "audio", "image"]
 
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-4, 1e4
+LEAST_TEMPERATURE = 1e-4
+MOST_TEMPERATURE = 1e4
 MOST_HITS = 1000
 MOST_SKIPPED = 10**9
 LONGEST_QUERY = 2000
 LONGEST_KEY = 100
 MOST_SECONDS = 1e9
-MOST_PATHS, LONGEST_PATH = 8, 500
-MOST_WORDS, LONGEST_WORDS = 8, 500
+MOST_PATHS = 8
+LONGEST_PATH = 500
+MOST_WORDS = 8
+LONGEST_WORDS = 500
 _LONGEST_MOMENT = 50
 
 

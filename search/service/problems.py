@@ -33,10 +33,15 @@ def _sentence(error: RequestValidationError) -> str:
     for wrong in error.errors()[:3]:
         where = ".".join(map(str, wrong["loc"][1:]))  # after the part of the request
         message = wrong["msg"].removeprefix("Value error, ").removesuffix(".")
-        is_whole = wrong["type"] == "value_error" and where == "filter"  # a sentence that says what it is about
-        messages.append(f"`{where}`: {message}" if where and not is_whole else message)
+        # An error of a whole filter is a sentence that names the condition.
+        is_whole = wrong["type"] == "value_error" and where == "filter"
+        if where and not is_whole:
+            message = f"`{where}`: {message}"
+        messages.append(message)
     sentence = plain("; ".join(messages)[:500], "utf-8")
-    return sentence if sentence.endswith("?") else f"{sentence}."
+    if sentence.endswith("?"):
+        return sentence
+    return f"{sentence}."
 
 
 async def answer_of(_: Request, error: Exception) -> Response:

@@ -41,7 +41,6 @@ SEARCHES = min(4, os.cpu_count() or 1)
 """Maximum number of concurrent searches: each uses all cores available to torch."""
 _MOST_CUES = 2  # of a hit
 _MOST_HITS = 100  # of an answer that carry words
-_MOST_LINES = 100  # of a moment
 _WORDS_SECONDS = 0.2  # for which an answer waits for the words of its hits
 _STILL_CACHED = "max-age=600"  # seconds, so that browsing back and forth loads each still once
 
@@ -191,12 +190,6 @@ async def loudness(key: str, here: Here, response: Response) -> list[float]:
     return await call_in(here.threads.sounds, loudness_of, clip)
 
 
-def moment(key: str, query: str, here: Service) -> tuple[ClipResult, list[Said], int]:
-    """A clip, its words (those that best match a query, if there are many), and the number of all lines."""
-    found, clip = here.archive.moment(key)
-    return found, *words_of(clip, query, _MOST_LINES, True)
-
-
 @router.get("/clips/{key}/captions", response_class=Response)
 def captions(key: str, here: Here) -> Response:
     """Return the subtitles of the file of a clip, or its recognised speech, as WebVTT."""
@@ -218,4 +211,4 @@ def words(
     return best
 
 
-__all__ = ["SEARCHES", "Service", "Threads", "find", "moment", "router"]
+__all__ = ["SEARCHES", "Service", "Threads", "find", "router"]

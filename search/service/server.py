@@ -27,8 +27,11 @@ def _addresses_of(host: str, port: int | None, flags: int = 0) -> list[tuple]:
 
 def is_loopback(host: str) -> bool:
     """Whether an address or hostname can only be reached from this machine."""
-    found = [address[0].partition("%")[0] for *_, address in _addresses_of(host, None)]
-    return all(ipaddress.ip_address(address).is_loopback for address in found)
+    for *_, address in _addresses_of(host, None):
+        number, _, _ = address[0].partition("%")  # without the name of an interface
+        if not ipaddress.ip_address(number).is_loopback:
+            return False
+    return True
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -46,7 +49,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        why = f"cannot be used ({error.strerror})"
+        if error.errno == errno.EADDRINUSE:
+            why = "is already in use"
         raise ValueError(f"Port {port} of {host} {why}. Choose another with --port, or --host.") from error
     return listener
 
@@ -54,8 +59,11 @@ def listen(host: str, port: int) -> socket.socket:
 def address_of(listener: socket.socket) -> str:
     """The URL for a browser."""
     host, port = listener.getsockname()[:2]
+    # One cannot connect to the addresses that stand for all of a machine.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}/"
 
 
 class _Connection(H11Protocol):
@@ -75,9 +83,16 @@ class _Connection(H11Protocol):
         """Wait for the first request, and make room."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-        there = [connection for connection in self.connections if not connection.transport.is_closing()]
-        if len(there) > self._most:
-            waiting = [connection for connection in there if connection.timeout_keep_alive_task is not None]
+        num_open = 0
+        waiting = []
+        for connection in self.connections:
+            if connection.transport.is_closing():
+                continue
+            num_open += 1
+            if connection.timeout_keep_alive_task is not None:
+                waiting.append(connection)
+        # Close the one that has waited longest for a request.
+        if num_open > self._most:
             longest = min(waiting, key=lambda connection: connection.timeout_keep_alive_task.when())
             longest.timeout_keep_alive_handler()
 

@@ -16,9 +16,13 @@ _LEAST = 3  # letters that two forms of a word must share at their beginning
 
 def _is_in(word: str, words: set[str]) -> bool:
     """Whether a word is one of `words`, perhaps in another form."""
-    return word in words or any(
-        min(len(word), len(other)) >= _LEAST and (word.startswith(other) or other.startswith(word)) for other in words
-    )
+    if word in words:
+        return True
+    for other in words:
+        is_long = min(len(word), len(other)) >= _LEAST
+        if is_long and (word.startswith(other) or other.startswith(word)):
+            return True
+    return False
 
 
 def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, bool]]:
@@ -31,20 +35,25 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     """
     text, quoted = split_query(query)
     asked = set(folded(text).split())
-    has = []
-    counts: Counter[str] = Counter()
+    matches: list[list[str]] = []  # of each cue, the words of the query that it has
+    num_cues: Counter[str] = Counter()  # that have a word
     for cue in cues:
-        said = set(folded(cue.text).split())
-        has.append([word for word in asked if _is_in(word, said)])
-        counts.update(has[-1])
+        spoken = set(folded(cue.text).split())
+        matches.append([word for word in asked if _is_in(word, spoken)])
+        num_cues.update(matches[-1])
     # A word counts the more, the fewer cues have it, and words in quotation marks more than all others.
     worth = []
-    for cue, words in zip(cues, has, strict=True):
-        worth.append(sum(1 / counts[word] for word in words))
+    for cue, words in zip(cues, matches, strict=True):
+        value = sum(1 / num_cues[word] for word in words)
         if quoted:
-            worth[-1] += len(asked) * len(places_of(quoted, cue.text))
-    best = sorted(sorted(range(len(cues)), key=lambda place: -worth[place])[:most])
-    found = [(cues[place], True) for place in best if worth[place]]
+            value += len(asked) * len(places_of(quoted, cue.text))
+        worth.append(value)
+    # Choose by worth, and return in order of time.
+    order = sorted(range(len(cues)), key=lambda place: -worth[place])
+    found = []
+    for place in sorted(order[:most]):
+        if worth[place]:
+            found.append((cues[place], True))
     return found or [(cue, False) for cue in cues[:most]]
 
 
@@ -56,17 +65,18 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
         At most `most` lines that best match a query, see [`best_cues`]; with `is_all`, all lines unless there are
         more. And the number of all lines.
     """
+    # The same words from two sources are one line, of the source that is read last.
     sources = {}
     for source, cues in clip.words().items():
         sources |= dict.fromkeys(cues, source)
     cues = within(sorted(sources), clip.place.start, clip.place.stop)
-    best = best_cues(cues, query, most)
+    chosen = best_cues(cues, query, most)
     if is_all and len(cues) <= most:
-        asked = {cue for cue, is_asked in best if is_asked}
-        best = [(cue, cue in asked) for cue in cues]
+        matches = dict(chosen)
+        chosen = [(cue, matches.get(cue, False)) for cue in cues]
     _, quoted = split_query(query)
     lines = []
-    for cue, is_asked in best:
+    for cue, is_asked in chosen:
         marks = places_of(quoted, cue.text)
         lines.append(Said(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
     return lines, len(cues)

@@ -271,6 +271,6 @@ def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_
         (folder / "snapshots" / "c0ffee").mkdir(parents=True)
         (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(config))
         (folder / "snapshots" / "c0ffee" / "model.safetensors").write_bytes(bytes(size))
-    assert downloaded_recognizer().name == "user/small"
+    assert downloaded_recognizer()[0] == "user/small"
     said = reported("--output", "gallery", "--transcribe")
     assert "transcribed with user/small, which was downloaded before" in said
