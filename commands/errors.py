@@ -42,19 +42,28 @@ _MENDED_BY = {
 def error_text(error: BaseException) -> str:
     """Return one line for an error, with what to do about it where the error itself does not say."""
     message = missing_extra(error) or str(error)
+    # Our own OSErrors have sentences; those of the system begin with the number.
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
-        # When a file is renamed, the user knows the new name.
-        name = error.filename if error.filename2 is None else error.filename2
-        file = "a file" if name is None else os.fsdecode(name)
-        file = file if len(file) <= _LONGEST // 4 else f"{file[: _LONGEST // 4]}..."
+        name = error.filename
+        if error.filename2 is not None:  # of a file that is renamed, the user knows the new name
+            name = error.filename2
+        file = "a file"
+        if name is not None:
+            file = os.fsdecode(name)
+        if len(file) > _LONGEST // 4:
+            file = f"{file[: _LONGEST // 4]}..."
         message = _MENDED_BY[error.errno].format(file=file)
     message = " ".join(message.split()) or type(error).__name__
-    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]} ..."
+    return message
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")
-    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))
+    kinds = [MemoryError]
+    if "torch" in sys.modules:
+        kinds.append(sys.modules["torch"].OutOfMemoryError)
+    return isinstance(error, tuple(kinds))
 
 
 def print_message(message: str) -> None:
@@ -74,12 +83,6 @@ def _is_in_group() -> bool:
     return torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _leave_group() -> None:
-    """Leave the process group: its threads may abort the process if they still run when the interpreter exits."""
-    if _is_in_group():
-        sys.modules["torch"].distributed.destroy_process_group()
-
-
 @contextmanager
 def user_errors() -> Iterator[None]:
     """
@@ -91,7 +94,9 @@ def user_errors() -> Iterator[None]:
     try:
         with _reported():
             yield
-        _leave_group()
+        # Its threads may abort the process if they still run when the interpreter exits.
+        if _is_in_group():
+            sys.modules["torch"].distributed.destroy_process_group()
     except SystemExit as ended:
         if _is_in_group() and isinstance(ended.code, int):
             # A thread may still wait for another process, and would abort this one when the interpreter exits.
@@ -116,17 +121,17 @@ def _reported() -> Iterator[None]:
     except Exception as error:
         if hasattr(error, "exit_code"):  # the argument parser reports its own errors
             raise
-        expected = isinstance(error, _EXPECTED) or _is_out_of_memory(error)
-        if not expected or os.environ.get("SCALAR_TRACEBACK") == "1":
-            traceback.print_exc()
-        if not expected:
-            print_message("This is a bug in the program. Please report it with the command and the lines above.")
-            raise SystemExit(FAULT) from error
+        text = f"Error: {error_text(error)}"
+        code = 1
         if _is_out_of_memory(error):
-            print_message(f"Error: Out of memory: {error_text(error)}. Lower the batch size, or close other programs.")
-        else:
-            print_message(f"Error: {error_text(error)}")
-        raise SystemExit(1) from error
+            text = f"Error: Out of memory: {error_text(error)}. Lower the batch size, or close other programs."
+        elif not isinstance(error, _EXPECTED):
+            text = "This is a bug in the program. Please report it with the command and the lines above."
+            code = FAULT
+        if code == FAULT or os.environ.get("SCALAR_TRACEBACK") == "1":
+            traceback.print_exc()
+        print_message(text)
+        raise SystemExit(code) from error
 
 
 class Commands(typer.core.TyperGroup):

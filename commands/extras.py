@@ -44,12 +44,13 @@ _OF_PACKAGES = {"search": "search", "trainer": "train", "eval": "eval", "hub_car
 
 def _packages(trace: TracebackType | None) -> list[str]:
     """Our packages in the call stack of an error, outermost first."""
-    found = []
+    packages = []
     while trace is not None:
-        names = trace.tb_frame.f_globals  # for `scalar`, __name__ is __main__
-        found.append((names.get("__package__") or names.get("__name__") or "").split(".")[0])
+        names = trace.tb_frame.f_globals
+        name = names.get("__package__") or names.get("__name__") or ""  # for `scalar`, __name__ is __main__
+        packages.append(name.split(".")[0])
         trace = trace.tb_next
-    return found
+    return packages
 
 
 def check_installed(*modules: str) -> None:
@@ -61,7 +62,7 @@ def check_installed(*modules: str) -> None:
 
 def missing_extra(error: BaseException) -> str | None:
     """
-    Say which extra installs a module that could not be imported.
+    Return which extra installs a module that could not be imported.
 
     Args:
         error (`BaseException`): any; the traceback of a `ModuleNotFoundError` shows which package imported the module.
@@ -75,8 +76,11 @@ def missing_extra(error: BaseException) -> str | None:
     extras = _EXTRAS.get(module)
     if extras is None:
         return None
-    wanted = [_OF_PACKAGES.get(package) for package in _packages(error.__traceback__)]
-    extra = next((name for name in wanted if name in extras), extras[0])
+    # Of several extras, the one of the outermost package that is in the traceback
+    extra = extras[0]
+    for package in reversed(_packages(error.__traceback__)):
+        if _OF_PACKAGES.get(package) in extras:
+            extra = _OF_PACKAGES[package]
     return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
 
 

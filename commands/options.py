@@ -6,14 +6,16 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
 
-MODEL, READING = "Model", "Reading files"
-"""Headings shared by several commands."""
+# Headings shared by several commands
+MODEL = "Model"
+READING = "Reading files"
 
 Limit = Annotated[
     list[str] | None,
@@ -44,10 +46,13 @@ WordsOf = Annotated[
 
 def columns_of(given: Sequence[str]) -> dict[str, str]:
     """Parse NAME=COLUMN arguments into a `dict` from our column names to the user's."""
-    names = [part.partition("=") for part in given]
-    if not all(name and separator and own for name, separator, own in names):
-        raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
-    return {name: own for name, _, own in names}
+    columns = {}
+    for part in given:
+        name, _, own = part.partition("=")
+        if not (name and own):
+            raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
+        columns[name] = own
+    return columns
 
 
 @dataclass(frozen=True)
@@ -67,20 +72,26 @@ class Given:
 
 
 class _Command(typer.core.TyperCommand):
-    """A command whose help has headings: without Rich, typer prints only "Arguments" and "Options". The object of its
-    context holds the options that may be given without a value, which typer does not know."""
+    """
+    A command whose help has headings: without Rich, typer prints only "Arguments" and "Options".
+
+    The object of its context holds the options that may be given without a value, which typer does not know.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # An option is bare if another option follows, or nothing.
         full = []
-        for place, argument in enumerate(args):
-            is_last = place + 1 == len(args) or args[place + 1].startswith("-")
-            full.append(f"{argument}=" if is_last and argument in ctx.obj else argument)
+        for argument, following in pairwise([*args, "-"]):
+            if argument in ctx.obj and following.startswith("-"):
+                argument += "="
+            full.append(argument)
         return super().parse_args(ctx, full)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (line := param.get_help_record(ctx)) is not None:
+            line = param.get_help_record(ctx)
+            if line is not None:
                 default = "Arguments" if param.param_type_name == "argument" else "Options"
                 groups.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(line)
         for heading, lines in groups.items():
@@ -98,26 +109,36 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
             with the field's default. It is read as the field's type (a list for a `Sequence`) unless a [`Given`] next
             to it says otherwise. Other fields keep their defaults.
     """
-    parameters, conversions, bare = [], {}, []
+    parameters = []
+    conversions = {}
+    bare = []
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
-        own, *marks = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else [None]
-        option = next((mark for mark in marks if isinstance(mark, ParameterInfo)), None)
+        hint = hints[field.name]
+        if get_origin(hint) is not Annotated:
+            continue
+        # What an annotation says of the command line: the option, and how it is read
+        own, *marks = get_args(hint)
+        option = None
+        given = Given(own)
+        if get_origin(own) is Sequence:
+            given = Given(list[get_args(own)])
+        for mark in marks:
+            if isinstance(mark, ParameterInfo):
+                option = mark
+            elif isinstance(mark, Given):
+                given = mark
         if option is None:
             continue
-        read = list[get_args(own)] if get_origin(own) is Sequence else own
-        given = next((mark for mark in marks if isinstance(mark, Given)), Given(read))
         conversions[field.name] = given.convert
         if given.can_be_bare:
             bare.append(f"--{field.name.replace('_', '-')}")
-        parameters.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.default is MISSING else field.default,
-                annotation=Annotated[given.kind, option],
-            )
-        )
+        default = inspect.Parameter.empty
+        if field.default is not MISSING:
+            default = field.default
+        annotation = Annotated[given.kind, option]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=annotation))
 
     def register(run: Callable[[Any], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
@@ -126,7 +147,9 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
                     values[name] = convert(values[name])
             run(settings(**values))
 
-        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        # typer reads a command's name, help and options from the function.
+        command.__name__ = run.__name__
+        command.__doc__ = run.__doc__
         command.__signature__ = inspect.Signature(parameters)
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return app.command(cls=_Command, context_settings={"max_content_width": 100, "obj": bare})(command)

@@ -43,8 +43,10 @@ _USAGE = "Usage: scalar COMMAND [ARGS]..."
 def help_lines() -> list[str]:
     """The lines of `scalar --help`."""
     lines = [_USAGE, "", "Text-to-video retrieval. `scalar COMMAND --help` lists a command's options."]
-    for heading, found in _COMMANDS.items():
-        lines += ["", f"{heading}:", *(f"  {name:<13} {about}" for name, (_, about) in found.items())]
+    for heading, entries in _COMMANDS.items():
+        lines += ["", f"{heading}:"]
+        for name, (_, about) in entries.items():
+            lines.append(f"  {name:<13} {about}")
     return lines
 
 
@@ -62,16 +64,23 @@ def run(arguments: Sequence[str]) -> int | None:
     if name in ("", "--help"):
         print_lines(*help_lines())
         return 0 if name else 2
-    known = {name: module for found in _COMMANDS.values() for name, (module, _) in found.items()}
+    known = {}
+    for entries in _COMMANDS.values():
+        known |= entries
     if name not in known:
+        error = f"Error: No such command {name!r}."
         near = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        for line in (_USAGE, "Try 'scalar --help' for help.", "", f"Error: No such command {name!r}.{hint}"):
+        if near:
+            error += f" Did you mean {near[0]!r}?"
+        for line in (_USAGE, "Try 'scalar --help' for help.", "", error):
             print_message(line)
         return 2
-    main = import_module(known[name]).main
+    module, _ = known[name]
+    main = import_module(module).main
     # The search has no name of its own between `scalar` and its commands.
-    return main(arguments, "scalar") if known[name] == _SEARCH else main(rest, f"scalar {name}")
+    if module == _SEARCH:
+        return main(arguments, "scalar")
+    return main(rest, f"scalar {name}")
 
 
 def main() -> None:

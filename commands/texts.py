@@ -8,11 +8,15 @@ _JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts and of
 def plain(text: str, encoding: str | None = None) -> str:
     """Escape characters that could control a terminal (control, direction marks), and those that `encoding` lacks."""
 
-    def is_harmless(char: str) -> bool:
-        return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
-
     if not text.isprintable():
-        text = "".join(char if is_harmless(char) else ascii(char)[1:-1] for char in text)
+        chars = []
+        for char in text:
+            is_harmless = char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
+            if not is_harmless:
+                char = ascii(char)[1:-1]  # without the quotes
+            chars.append(char)
+        text = "".join(chars)
+    # What the terminal's encoding lacks
     encoding = encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

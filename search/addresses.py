@@ -43,7 +43,9 @@ class TableAddress:
     @property
     def names(self) -> list[str]:
         """The schema, if any, and the table."""
-        return [self.table] if self.schema is None else [self.schema, self.table]
+        if self.schema is None:
+            return [self.table]
+        return [self.schema, self.table]
 
     @property
     def name(self) -> str:

@@ -23,7 +23,6 @@ class _Service:
     """
 
     def __init__(self, url: str):
-        # Without the libraries of HTTP that other commands need, a query of a service takes no time to load.
         parts = urlsplit(url)
         kinds = {"http": HTTPConnection, "https": HTTPSConnection}
         if parts.scheme not in kinds or not parts.hostname:

@@ -21,7 +21,6 @@ from gallery.querying import reading_of
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import SCENES, SEGMENT
-from gallery.writing import check_place
 from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, model_summary
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
@@ -173,9 +172,7 @@ def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
 
 def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
     """Refuse settings that the gallery cannot take, and download missing models."""
-    if known is None:
-        check_place(config.output)
-    elif config.dtype is not None and known.dtype not in (None, config.dtype):
+    if config.dtype is not None and known is not None and known.dtype not in (None, config.dtype):
         raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
     _print_download(model)
     fingerprint = identify(model).fingerprint

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from commands.texts import plain
 from gallery.decoding import IN_PART, LimitError, tolerant
-from gallery.embedding import Embedded, check_reading, embed_batches, in_batches
+from gallery.embedding import Embedded, embed_batches, in_batches
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
@@ -451,9 +451,6 @@ class Indexer:
 
     Attributes:
         report ([`~search.states.Report`]): the latest state of every file, even if an update was interrupted.
-
-    Raises:
-        ValueError: an option is out of range.
     """
 
     def __init__(
@@ -471,7 +468,6 @@ class Indexer:
         embed: Embed | None = None,
     ):
         num_workers = num_workers or default_workers()
-        check_reading(batch_size, num_workers)
         self.writer = writer
         self.report = Report()
         self.batch_size = batch_size

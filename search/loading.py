@@ -1,7 +1,7 @@
 """What a process needs to read and embed files: the model, its processor, and recognisers of words."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -36,12 +36,12 @@ class Setup:
 
     gallery: Path
     model: str
-    modalities: tuple[str, ...] | None = None
-    transcribe: str | None = None
-    recognizer_name: str | None = None
-    read_text: bool = False
-    limits: Limits = Limits()
-    reading: Mapping[str, float] = field(default_factory=dict)
+    modalities: tuple[str, ...] | None
+    transcribe: str | None
+    recognizer_name: str | None
+    read_text: bool
+    limits: Limits
+    reading: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def load(setup: Setup, device: torch.device) -> Loaded:
         ValueError: the model cannot take the modalities, or makes no use of transcripts.
         ModuleNotFoundError: a recogniser's package is not installed.
     """
+    # The model, and whether it can take the modalities of the gallery
     identity = identify(setup.model)
     options = modalities_option(identity, setup.modalities)
     model, processor = modeling_scalar.load_model(identity.download(), None, device, **options)
@@ -73,13 +74,16 @@ def load(setup: Setup, device: torch.device) -> Loaded:
             "joint encoder as published takes any text."
         )
     configure(processor, setup.reading)
+    # Recognisers make words where a file has none.
     recognizer = None
     if setup.transcribe is not None:
         if "subtitle" not in processor.modalities:
             raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
         name = setup.recognizer_name or setup.transcribe
         recognizer = recognizer_of(identify(setup.transcribe).download(), name, model.device)
-    line_reader = RapidOcrReader() if setup.read_text else None
+    line_reader = None
+    if setup.read_text:
+        line_reader = RapidOcrReader()
     return Loaded(model, sandboxed(processor, setup.limits), recognizer, line_reader)
 
 

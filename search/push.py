@@ -190,7 +190,7 @@ def push(
     gallery: Gallery,
     address: TableAddress,
     nodes: Sequence[str] = (),
-    print_statement: Callable[[str], Any] = print,
+    print_statement: Callable[[str], Any] = lambda statement: None,
 ) -> PushReport:
     """
     Copy a gallery into a table, which is made if it is missing: write new and changed clips, and remove those that the

@@ -56,8 +56,7 @@ class Recognised(Transcripts):
         return str(found)
 
     def make(self, path: str, reader: MediaReader) -> Transcript | None:
-        """Recognise the words of a file; `None` if it has nothing in which they could be."""
-        raise NotImplementedError
+        """Recognise the words of a file; `None` if it has nothing in which they could be. Subclasses do this."""
 
 
 __all__ = ["Recognised"]

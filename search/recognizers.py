@@ -37,6 +37,7 @@ _TOKENS = 12  # per second, twice the rate of a fast speaker, and as many again 
 _LETTERS = 40  # per second, twice the rate of a fast speaker
 _CUE = 6.0  # maximum seconds of words joined into one cue
 _PAUSE = 1.0  # maximum seconds of a pause within a cue
+_CPU = torch.device("cpu")
 _LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with convolutions
 
 
@@ -94,13 +95,13 @@ class SpeechRecognizer:
     Args:
         model (`str`): a folder, or a Hub id.
         name (`str`, *optional*): its name in transcripts; by default `model`.
-        device (`torch.device`, *optional*): device of the model.
+        device (`torch.device`): device of the model, by default the CPU.
 
     Raises:
         ValueError: the model does not recognise speech, or has another sampling rate than 16 kHz.
     """
 
-    def __init__(self, model: str, name: str | None = None, device: torch.device | None = None):
+    def __init__(self, model: str, name: str | None = None, device: torch.device = _CPU):
         from transformers import pipeline  # takes seconds to import
 
         from modeling_scalar.loading import quietly
@@ -180,20 +181,21 @@ class FasterWhisperRecognizer:
     Args:
         model (`str`): a CTranslate2 folder, such as that of the Hub id `Systran/faster-whisper-small`.
         name (`str`, *optional*): its name in transcripts; by default `model`.
-        device (`torch.device`, *optional*): device of the model.
+        device (`torch.device`): device of the model, by default the CPU.
 
     Raises:
         ValueError: it is not such a folder.
         ImportError: faster-whisper is not installed.
     """
 
-    def __init__(self, model: str, name: str | None = None, device: torch.device | None = None):
+    def __init__(self, model: str, name: str | None = None, device: torch.device = _CPU):
         from faster_whisper import WhisperModel
 
         self.name = name or model
-        kind = "cpu" if device is None else device.type
         try:
-            self._model = WhisperModel(model, device=kind, cpu_threads=torch.get_num_threads(), local_files_only=True)
+            self._model = WhisperModel(
+                model, device=device.type, cpu_threads=torch.get_num_threads(), local_files_only=True
+            )
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"{self.name} is not a Whisper model of CTranslate2: {error}") from error
         self._lock = Lock()
@@ -223,7 +225,7 @@ class FasterWhisperRecognizer:
 Recognizer = SpeechRecognizer | FasterWhisperRecognizer
 
 
-def recognizer_of(folder: Path, name: str | None = None, device: torch.device | None = None) -> Recognizer:
+def recognizer_of(folder: Path, name: str | None = None, device: torch.device = _CPU) -> Recognizer:
     """
     Load a recogniser: [`FasterWhisperRecognizer`] for a CTranslate2 folder, else [`SpeechRecognizer`].
 

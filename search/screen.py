@@ -57,14 +57,11 @@ class RapidOcrReader:
     PP-OCR from RapidOCR with ONNX: the models come with the package, for Chinese, Japanese and
     languages in Latin script.
 
-    Args:
-        num_threads (`int`): threads per picture; several pictures may be read at the same time.
-
     Raises:
         ModuleNotFoundError: rapidocr is not installed.
     """
 
-    def __init__(self, num_threads: int = 1):
+    def __init__(self):
         from rapidocr import RapidOCR  # an extra, and slow to import
 
         settings = {
@@ -73,8 +70,9 @@ class RapidOcrReader:
             "Global.use_cls": False,
             "Global.max_side_len": SIDE,
             "Rec.rec_batch_num": 1,  # lines in batches would take more memory
-            "EngineConfig.onnxruntime.intra_op_num_threads": num_threads,
-            "EngineConfig.onnxruntime.inter_op_num_threads": num_threads,
+            # One thread a picture, as several pictures are read at the same time
+            "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
         self._read = RapidOCR(params=settings)
         models = self._read.cfg.Rec

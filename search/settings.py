@@ -29,7 +29,8 @@ LEAST_TEMPERATURE = 1e-6
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 """The environment variable with the token of a service."""
 
-_model, _reading = partial(Option, rich_help_panel=MODEL), partial(Option, rich_help_panel=READING)
+_model = partial(Option, rich_help_panel=MODEL)
+_reading = partial(Option, rich_help_panel=READING)
 _gallery = partial(Option, rich_help_panel="Gallery")
 _query = partial(Option, rich_help_panel="Query")
 _filter = partial(Option, rich_help_panel="Filters")
@@ -81,7 +82,10 @@ def _read_folder(path: Path) -> Path:
     from gallery.published import folder_of, is_published
     from gallery.storage import check_there
 
-    folder = folder_of(path) if is_published(path) else _folder(path)
+    if is_published(path):
+        folder = folder_of(path)
+    else:
+        folder = _folder(path)
     check_there(folder)
     return folder
 
@@ -108,7 +112,9 @@ def _check_address(address: str) -> str:
 
 def _read_place(place: str) -> str:
     """The address of a table, or the folder of a gallery to read."""
-    return _check_address(place) if is_address(place) else str(_read_folder(Path(place)))
+    if is_address(place):
+        return _check_address(place)
+    return str(_read_folder(Path(place)))
 
 
 def _check_place(place: str) -> str:
@@ -178,11 +184,11 @@ _PLACE = Argument(
     help="Folder of the gallery, a published gallery (hf://datasets/USER/NAME), or the address of a table (see "
     "`push`).",
 )
-_MOVED = _model(help="Path or Hub id of the gallery's model, if it has moved.")
-Place = Annotated[str, _PLACE]
-SearchedPlace = Annotated[str, _PLACE, Given(str, _check_place)]
-ReadPlace = Annotated[str, _PLACE, Given(str, _read_place)]
-Moved = Annotated[str | None, _MOVED, Given(str | None, _check_model)]
+Moved = Annotated[
+    str | None,
+    _model(help="Path or Hub id of the gallery's model, if it has moved."),
+    Given(str | None, _check_model),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,7 +330,7 @@ class QueryConfig:
         ValueError: settings contradict each other, or one is out of its range.
     """
 
-    gallery: Place
+    gallery: Annotated[str, _PLACE]
     texts: Annotated[
         Sequence[str],
         Argument(help="One or more queries. Words in quotation marks must be in the clip: 'a dog \"good boy\"'."),
@@ -379,7 +385,9 @@ class QueryConfig:
     @property
     def queries(self) -> tuple[str, ...]:
         """The texts to search by; with a service there is no gallery before them."""
-        return tuple(self.texts) if self.service is None else (self.gallery, *self.texts)
+        if self.service is None:
+            return tuple(self.texts)
+        return (self.gallery, *self.texts)
 
     def __post_init__(self) -> None:
         if self.service is not None:
@@ -460,7 +468,7 @@ class PushConfig:
 class ServeConfig:
     """Settings of `scalar serve`: see the help of each field."""
 
-    gallery: SearchedPlace
+    gallery: Annotated[str, _PLACE, Given(str, _check_place)]
     host: Annotated[
         str,
         _access(
@@ -498,7 +506,7 @@ class RemoveConfig:
 class VerifyConfig:
     """Settings of `scalar verify`."""
 
-    gallery: ReadPlace
+    gallery: Annotated[str, _PLACE, Given(str, _read_place)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,9 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
 def real_path(path: str | os.PathLike) -> str:
     """The file that a link leads to; a link to anything else is reported by its own name."""
     real = os.path.realpath(path)
-    return os.path.abspath(path) if os.path.exists(real) and not os.path.isfile(real) else real
+    if os.path.exists(real) and not os.path.isfile(real):
+        return os.path.abspath(path)
+    return real
 
 
 def title_of_name(path: str) -> str:
@@ -117,7 +119,9 @@ def title_of_name(path: str) -> str:
         for before, letter in pairwise(f" {part}"):
             if before.islower() and letter.isupper():
                 letters.append(" ")
-            letters.append(" " if letter in "_-." else letter)
+            if letter in "_-.":
+                letter = " "
+            letters.append(letter)
         words = "".join(letters).split()
         if words:
             parts.append(" ".join(words))
@@ -148,8 +152,11 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
     names, rows = read_table(path)
     paths = [name for name in _PATHS if name in names]
     if len(paths) != 1:
-        got = f"got {names}" if names else "there is none"
+        got = f"got {names}"
+        if not names:
+            got = "there is none"
         raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
+    # The texts of each row; empty cells count as missing.
     used = (*paths, _SUBTITLE, *columns)
     found: dict[str, dict[str, str]] = {}
     for where, row in rows:
@@ -163,6 +170,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
         file = given.pop(paths[0], None)
         if file is None:
             raise ValueError(f"{path}, {where}, column `{paths[0]}`: expected the path of a file, got none.")
+        # A subtitle is a text, or a file relative to the list.
         if names_subtitle_file(given.get(_SUBTITLE)):
             given[_SUBTITLE] = os.path.join(folder, given[_SUBTITLE])
             if not os.path.isfile(given[_SUBTITLE]):
@@ -203,6 +211,7 @@ def find_clips(
     given = {}
     selection = selection or FileSelection()
     for path in map(Path, paths):
+        # A list that is not there is reported as any other path.
         if not is_table(path) or not path.exists():
             found |= dict.fromkeys(find_files([path], selection))
             continue

@@ -89,7 +89,7 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
                 app.state.assistants = await stack.enter_async_context(Assistants(service).running())
             yield
     finally:
-        service.threads.end()
+        service.end()
 
 
 def build_app(

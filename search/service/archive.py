@@ -190,11 +190,9 @@ class Archive:
     # Clips ---------------------------------------------------------------------------------------------------------
 
     def _clip(self, key: str, searcher: Searcher) -> Clip:
-        with self._keys_lock:
-            clip_id = self._keys.get(key)
-        if clip_id is None:
-            raise UnknownClipError(_UNKNOWN)
         try:
+            with self._keys_lock:
+                clip_id = self._keys[key]
             return searcher.clips([clip_id])[0]
         except KeyError as error:
             raise UnknownClipError(_UNKNOWN) from error

@@ -130,7 +130,7 @@ class Guard:
         is_public (`bool`): whether other sites may embed the page in a frame, as the Hub does for a Space.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = (), token: Token | None = None, is_public: bool = False):
+    def __init__(self, app: ASGIApp, names: Iterable[str], token: Token | None, is_public: bool):
         self._app = app
         self._token = token
         self._is_public = is_public

@@ -12,30 +12,21 @@ Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 _Modalities = Annotated[list[Modality], Field(max_length=64)]
 Kind = Literal["video", "audio", "image"]
 
-LEAST_TEMPERATURE = 1e-4
-MOST_TEMPERATURE = 1e4
-MOST_HITS = 1000
-MOST_SKIPPED = 10**9
 LONGEST_QUERY = 2000
 LONGEST_KEY = 100
-MOST_SECONDS = 1e9
-MOST_PATHS = 8
-LONGEST_PATH = 500
-MOST_WORDS = 8
-LONGEST_WORDS = 500
-_LONGEST_MOMENT = 50
 
 
-def _whole(value: object) -> object:
-    return _SURROGATE.sub("\0", value) if isinstance(value, str) else value
+def _without_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\0", value)
+    return value
 
 
 # No text of a gallery has a character that is half of another one, nor NUL: a filter by it finds nothing.
-_Text = Annotated[str, BeforeValidator(_whole)]
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_Text = Annotated[str, BeforeValidator(_without_surrogates)]
 
 # Parsed by the filter: pydantic would read midnight in any time zone as a day without a zone.
-_Moment = Annotated[str, Field(max_length=_LONGEST_MOMENT)] | None
+_Moment = Annotated[str, Field(max_length=50)] | None
 
 
 class Strict(BaseModel):
@@ -47,21 +38,19 @@ class Strict(BaseModel):
 class Wanted(Strict):
     """Conditions on clips, all of which must hold. A clip whose fact is unknown does not meet its condition."""
 
-    paths: list[Annotated[_Text, Field(min_length=1, max_length=LONGEST_PATH)]] = Field(
-        [], max_length=MOST_PATHS, description="Patterns, one of which must match its path: `holiday/**`, `*.mkv`."
+    paths: list[Annotated[_Text, Field(min_length=1, max_length=500)]] = Field(
+        [], max_length=8, description="Patterns, one of which must match its path: `holiday/**`, `*.mkv`."
     )
-    min_duration: float | None = Field(
-        None, ge=0, le=MOST_SECONDS, description="Seconds, for a window its own length."
-    )
-    max_duration: float | None = Field(None, ge=0, le=MOST_SECONDS)
+    min_duration: float | None = Field(None, ge=0, le=1e9, description="Seconds, for a window its own length.")
+    max_duration: float | None = Field(None, ge=0, le=1e9)
     after: _Moment = Field(
         None, description="Its file was changed then or later: `2026-01-31`, `2026-01-31T18:00`; UTC without a zone."
     )
     before: _Moment = Field(None, description="Its file was changed before this time.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")
-    words: list[Annotated[_Text, Field(min_length=1, max_length=LONGEST_WORDS)]] = Field(
-        [], max_length=MOST_WORDS, description="Words or phrases that must be in its speech or its other texts."
+    words: list[Annotated[_Text, Field(min_length=1, max_length=500)]] = Field(
+        [], max_length=8, description="Words or phrases that must be in its speech or its other texts."
     )
 
     @model_validator(mode="after")
@@ -77,7 +66,7 @@ class Wanted(Strict):
 class Chosen(Strict):
     """The selection of clips."""
 
-    k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits.")
+    k: int = Field(10, ge=1, le=1000, description="Maximum number of hits.")
     filter: Wanted | None = Field(None, description="Filter on clips; all clips by default.")
     per_file: bool = Field(
         False, description="In a gallery of windows: each file once, by its best window, in a list by its first."
@@ -96,7 +85,7 @@ class Chosen(Strict):
 class ListRequest(Chosen):
     """Clips by name."""
 
-    skip: int = Field(0, ge=0, le=MOST_SKIPPED, description="Number of clips to skip before them.")
+    skip: int = Field(0, ge=0, le=10**9, description="Number of clips to skip before them.")
 
 
 class Asked(Chosen):
@@ -104,8 +93,8 @@ class Asked(Chosen):
 
     temperature: float | None = Field(
         None,
-        ge=LEAST_TEMPERATURE,
-        le=MOST_TEMPERATURE,
+        ge=1e-4,
+        le=1e4,
         description="Temperature of the modality weights; the gallery's own by default.",
     )
     modalities: Annotated[_Modalities, Field(min_length=1)] | None = Field(

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -54,42 +53,37 @@ router = APIRouter(
 )
 
 
-class Threads:
-    """Thread pools: one for each kind of search, so that one kind does not block another. Files are read in those of
-    the framework."""
-
-    def __init__(self):
-        self.model = ThreadPoolExecutor(1, "model")
-        self.searches = ThreadPoolExecutor(SEARCHES, "search")
-        self._stop = Stop()
-        self.sounds = ThreadPoolExecutor(1, "sounds", initializer=self._stop.join)
-        # the first search for quoted words reads those of all clips, which may take long
-        self.quoted = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
-
-    def end(self) -> None:
-        """Wait for the model, but not for searches, which may wait for a database."""
-        self._stop.set()
-        for pool in (self.quoted, self.sounds, self.searches):
-            pool.shutdown(wait=False, cancel_futures=True)
-        self.model.shutdown(wait=True, cancel_futures=True)
-
-
 async def call_in(pool: Executor, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a thread of a pool."""
     return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
-@dataclass(frozen=True)
 class Service:
-    """The state of the application, set by `build_app`."""
+    """
+    What the calls have in common: the gallery, the token, and a pool of threads for each kind of search, so that one
+    kind does not block another. Files are read in the threads of the framework.
+    """
 
-    archive: Archive
-    token: Token | None
-    threads: Threads = field(default_factory=Threads)
+    def __init__(self, archive: Archive, token: Token | None):
+        self.archive = archive
+        self.token = token
+        self.model_pool = ThreadPoolExecutor(1, "model")
+        self.search_pool = ThreadPoolExecutor(SEARCHES, "search")
+        self._stop = Stop()
+        self.sound_pool = ThreadPoolExecutor(1, "sounds", initializer=self._stop.join)
+        # The first search for quoted words reads those of all clips, which may take long.
+        self.quoted_pool = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
     def pool_of(self, asked: Chosen) -> Executor:
         """The threads for a search."""
-        return self.threads.quoted if asked.allowed.words else self.threads.searches
+        return self.quoted_pool if asked.allowed.words else self.search_pool
+
+    def end(self) -> None:
+        """Wait for the model, but not for searches, which may wait for a database."""
+        self._stop.set()
+        for pool in (self.quoted_pool, self.sound_pool, self.search_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.model_pool.shutdown(wait=True, cancel_futures=True)
 
 
 async def _service(request: Request) -> Service:
@@ -128,7 +122,7 @@ async def find(request: SearchRequest, here: Service) -> SearchAnswer:
     text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
-    await call_in(here.threads.model, here.archive.embed, text)
+    await call_in(here.model_pool, here.archive.embed, text)
     answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
     await _add_words(answer.hits, clips, request.query)
     return answer
@@ -187,7 +181,7 @@ async def loudness(key: str, here: Here, response: Response) -> list[float]:
     """
     clip = await run_in_threadpool(here.archive.clip, key)
     response.headers["cache-control"] = f"private, {_STILL_CACHED}"
-    return await call_in(here.threads.sounds, loudness_of, clip)
+    return await call_in(here.sound_pool, loudness_of, clip)
 
 
 @router.get("/clips/{key}/captions", response_class=Response)
@@ -211,4 +205,4 @@ def words(
     return best
 
 
-__all__ = ["SEARCHES", "Service", "Threads", "find", "router"]
+__all__ = ["SEARCHES", "Service", "find", "router"]

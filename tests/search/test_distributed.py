@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from gallery.decoding import Limits
 from gallery.gallery import Gallery
 from search.__main__ import app
 from search.loading import Setup
@@ -193,7 +194,7 @@ def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_di
 
     # A folder that only this process finds, and a model with other weights.
     monkeypatch.chdir(tiny_model_dir.parent)
-    setup = Setup(gallery=tmp_path / "gallery", model=tiny_model_dir.name)
+    setup = Setup(tmp_path / "gallery", tiny_model_dir.name, None, None, None, False, Limits(), {})
     with Cluster(cluster.scheduler_address) as connected:
         job = Job(str(tmp_path / "clip.mp4"), None, {}, {}, None, "key")
         with pytest.raises(
