@@ -17,7 +17,7 @@ from gallery.described import Described, NoClipError
 from gallery.published import folder_of, media_of
 from gallery.rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
 from gallery.storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
-from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_shown, place_of_clip
+from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
     import torch
@@ -45,14 +45,21 @@ def stamp_of(folder: Path) -> tuple[int, ...] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def rows_of(parts: Sequence[Part]) -> pa.Table | None:
-    """The mapped rows of a table, without removed ones; `None` if there is no table."""
-    return pa.concat_tables(part.kept() for part in parts) if parts else None
+def kept_rows(parts: Sequence[Part], default: pa.Table | None = None) -> pa.Table | None:
+    """The mapped rows of a table, without removed ones; `default` if there is no table."""
+    if not parts:
+        return default
+    return pa.concat_tables(part.kept() for part in parts)
 
 
 def _media_files(table: pa.Table) -> dict[str, MediaFile]:
+    """The media files of a table, by path."""
     columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
-    return {row[0]: MediaFile(*row) for row in zip(*columns, strict=True)}
+    files = {}
+    for row in zip(*columns, strict=True):
+        file = MediaFile(*row)
+        files[file.path] = file
+    return files
 
 
 def _ends_with(texts: pa.ChunkedArray, endings: Sequence[str]) -> pa.ChunkedArray:
@@ -88,9 +95,12 @@ class Contents(Described):
             FileNotFoundError: the folder holds no gallery.
             ValueError: it is damaged; the message says where.
         """
-        folder = Path(path) if os.path.exists(path) else folder_of(path)
+        folder = Path(path)
+        if not os.path.exists(path):
+            folder = folder_of(path)
         check_there(folder)
-        stamp = stamp_of(folder)  # before the manifest is read: a later commit is noticed
+        # Before the manifest is read, so that a commit in the meantime is noticed.
+        stamp = stamp_of(folder)
         gallery = cls.of_snapshot(read_snapshot(folder), folder)
         gallery.stamp = stamp
         return gallery
@@ -112,27 +122,30 @@ class Contents(Described):
         self.parts = list(clips)
         self._queries = list(queries)
         self._files = list(files)
-        first = self.parts[0].table if self.parts else None
-        super().__init__(metadata, path, None if first is None else modalities_of(first))
-        # `"float16"` or `"float32"`; both are `None` in a gallery without clips.
-        self.dim = self.dtype = None
-        if first is not None:
-            vectors = first.schema.field(self.modalities[0]).type
+        modalities = None
+        self.dim = None
+        self.dtype = None  # `"float16"` or `"float32"`
+        # The columns of vectors say more than the metadata; a gallery without clips has none.
+        if self.parts:
+            table = self.parts[0].table
+            modalities = modalities_of(table)
+            vectors = table.schema.field(modalities[0]).type
             self.dim = vectors.list_size
             self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
+        super().__init__(metadata, path, modalities)
 
     def __len__(self) -> int:
-        return sum(len(part) - len(part.removed) for part in self.parts)
+        return sum(part.num_kept for part in self.parts)
 
     @cached_property
     def clips(self) -> pa.Table:
         """The table of clips, mapped."""
-        return rows_of(self.parts) if self.parts else _NO_CLIPS
+        return kept_rows(self.parts, _NO_CLIPS)
 
     @cached_property
     def queries(self) -> pa.Table | None:
         """The table of queries, mapped; `None` if there is none."""
-        return rows_of(self._queries)
+        return kept_rows(self._queries)
 
     @cached_property
     def clip_ids(self) -> list[str]:
@@ -153,7 +166,10 @@ class Contents(Described):
     def presence_counts(self) -> dict[str, int]:
         """The number of clips that have each modality."""
         counts = dict.fromkeys(self.modalities, 0)
-        for chunk in self.clips.column("presence").chunks if self.parts else ():
+        if not self.parts:
+            return counts
+        # Of the flags of all clips, one after the other, every M-th belongs to the same modality.
+        for chunk in self.clips.column("presence").chunks:
             flags = chunk.flatten()
             for place, name in enumerate(self.modalities):
                 counts[name] += flags[place :: len(self.modalities)].true_count
@@ -161,7 +177,7 @@ class Contents(Described):
 
     def problems(self) -> dict[str, list[str]]:
         """For each clip with problems, what could not be read and counts as absent."""
-        # a cast, as comparing with a number makes Arrow import pandas
+        # A cast, as comparing with a number makes Arrow import pandas.
         has_problems = pc.list_value_length(self.clips.column("problems")).cast(pa.bool_())
         clips = self.clips.select(["clip_id", "problems"]).filter(has_problems)
         return dict(zip(texts_of(clips, "clip_id"), lists_of(clips, "problems"), strict=True))
@@ -169,7 +185,7 @@ class Contents(Described):
     @cached_property
     def file_rows(self) -> pa.Table:
         """The table of media files, mapped. Raises a ValueError if a hash is not valid."""
-        files = rows_of(self._files) if self._files else _NO_FILES
+        files = kept_rows(self._files, _NO_FILES)
         check_hashes(files)
         return files
 
@@ -190,10 +206,6 @@ class Contents(Described):
         failed = self.file_rows.filter(pc.is_valid(self.file_rows.column("reason")))
         return list(_media_files(failed).values())
 
-    def media_of(self, place: Place) -> str | None:
-        """The path of a clip's file, see [`~gallery.published.media_of`]."""
-        return media_of(self.path, place.path)
-
     def own_media_of(self, place: Place, known: MediaFile | None) -> str | None:
         """
         The path of a clip's file if it may be shown to others: it lies in the gallery, or is what was embedded.
@@ -203,11 +215,12 @@ class Contents(Described):
         """
         from gallery.media import is_known_media  # not at the top: it imports decoders
 
-        path = self.media_of(place)
+        path = media_of(self.path, place.path)
         if path is None or not os.path.isabs(place.path):
-            return path
-        is_own = known is not None and is_known_media(path, known)
-        return path if is_own else None
+            return path  # in the folder of the gallery
+        if known is None or not is_known_media(path, known):
+            return None
+        return path
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:
@@ -222,13 +235,17 @@ class Contents(Described):
 
     def places_of(self, clip_ids: Sequence[str]) -> list[Place]:
         """The file of each clip, or the name of a clip without a file; for a window also its seconds."""
-        if self.metadata.get(SEGMENT) is None:
-            return [Place(clip_id) for clip_id in clip_ids]
-        files = self._called_as_windows
-        return [Place(clip_id) if clip_id in files else place_of_clip(clip_id) for clip_id in clip_ids]
+        is_cut = self.metadata.get(SEGMENT) is not None
+        places = []
+        for clip_id in clip_ids:
+            place = Place(clip_id)
+            if is_cut and clip_id not in self._files_named_as_windows:
+                place = place_of_clip(clip_id)
+            places.append(place)
+        return places
 
     @cached_property
-    def _called_as_windows(self) -> frozenset[str]:
+    def _files_named_as_windows(self) -> frozenset[str]:
         """The (very few) files whose own names look like those of windows."""
         paths = self.file_rows.column("path")
         return frozenset(paths.filter(pc.match_substring(paths, "#t=")).to_pylist())
@@ -236,14 +253,14 @@ class Contents(Described):
     def row_of(self, clip_id: str) -> int:
         """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""
         row = self._find_row(clip_id)
-        if row is None:
+        if row < 0:
             raise KeyError(f"There is no clip {clip_id!r} in {self.path}.")
         return row
 
-    def _find_row(self, clip_id: str) -> int | None:
+    def _find_row(self, clip_id: str) -> int:
+        """The index of a clip in the gallery; -1 if there is no clip of that name."""
         names = self.clips.column("clip_id")
-        row = pc.index(names, pa.scalar(clip_id, names.type)).as_py()
-        return None if row < 0 else row
+        return pc.index(names, pa.scalar(clip_id, names.type)).as_py()
 
     def clip_named(self, name: str) -> str:
         """
@@ -254,31 +271,36 @@ class Contents(Described):
             ValueError: no clip matches, or several do; for a file that was cut, the message names windows.
         """
         name = name.encode("utf-8", "replace").decode()  # the names of clips are UTF-8
-        names = [known for known in (name, clip_id_of_shown(name)) if known is not None]
-        # Whole names come first, then ends of names, then files that were cut into windows.
+        names = [name]
+        window = clip_id_of_label(name)
+        if window is not None:
+            names.append(window)
+        # Whole names come first.
         candidates = []
         for known in names:
             candidates += [known, os.path.join(self.root or "", known), os.path.realpath(known)]
         for candidate in candidates:
-            if self._find_row(candidate) is not None:
+            if self._find_row(candidate) >= 0:
                 return candidate
+        # Then ends of names, of which one must match.
         clip_ids = self.clips.column("clip_id")
         endings = [f"/{known}" for known in names]
-        found = clip_ids.filter(_ends_with(clip_ids, endings))
-        if len(found) == 1:
-            return found[0].as_py()
-        what = "matches several clips in"
-        if not found:
+        matches = clip_ids.filter(_ends_with(clip_ids, endings))
+        if len(matches) == 1:
+            return matches[0].as_py()
+        problem = "matches several clips in"
+        # Then files that were cut into windows: the message names some of these.
+        if not matches:
             is_file = pc.is_in(self.paths, value_set=strings(candidates))
-            found = clip_ids.filter(pc.or_(is_file, _ends_with(self.paths, endings)))
-            what = "is cut into windows in"
-        if not found:
+            matches = clip_ids.filter(pc.or_(is_file, _ends_with(self.paths, endings)))
+            problem = "is cut into windows in"
+        if not matches:
             raise NoClipError(
                 f"There is no clip {name!r} in {self.path}. `scalar query ... --json` prints the `clip_id` of each "
                 "hit."
             )
-        examples = ", ".join(map(repr, found.slice(0, 3).to_pylist()))
-        raise ValueError(f"{name!r} {what} {self.path}. Name one of them, such as {examples}.")
+        examples = ", ".join(map(repr, matches.slice(0, 3).to_pylist()))
+        raise ValueError(f"{name!r} {problem} {self.path}. Name one of them, such as {examples}.")
 
     @cached_property
     def root(self) -> str | None:
@@ -290,4 +312,4 @@ class Contents(Described):
         return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
-__all__ = ["Contents", "is_gallery", "rows_of", "stamp_of"]
+__all__ = ["Contents", "is_gallery", "kept_rows", "stamp_of"]

@@ -8,7 +8,7 @@ Shapes: N clips, D dimensions.
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -49,9 +49,8 @@ from gallery.provenance import gallery_sha256
 from gallery.published import is_from_hub
 from gallery.rows import FILES, MediaFile, check_hashes, listed, lists_of, modalities_of, strings, texts_of
 from gallery.stills import Stills
-from gallery.storage import Part, Shard
 from gallery.storage import verify as verify_files
-from gallery.writing import Writer
+from gallery.writing import Plan, Writer
 from modeling_scalar.scores_scalar import off_unit
 
 if TYPE_CHECKING:
@@ -349,8 +348,8 @@ class GalleryWriter(Writer):
         self.dtype = known.dtype or dtype
         self.has_codes = has_codes if known.dtype is None else known.has_codes
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _reset_changes(self) -> None:
+        super()._reset_changes()
         self._pending: set[str] = set()  # clips added since the last commit
         self._dropped: set[str] = set()  # hashes of files forgotten or replaced since then
 
@@ -434,11 +433,11 @@ class GalleryWriter(Writer):
         for place, rows in self.remove("files", self.find("files", paths)).items():
             self._dropped.update(parts[place].table.column("sha256").take(rows).to_pylist())
 
-    def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
+    def _commit(self, plan_of: Callable[[str], Plan]) -> None:
         # What is committed must open: the metadata are checked as they will be read, before anything is written.
         as_read = json.loads(json.dumps(without_infinity(self.metadata)))
         check_metadata(as_read, self.folder, self._modalities_of_clips())
-        return super()._commit(plans)
+        super()._commit(plan_of)
 
     def commit(self) -> bool:
         """

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gallery.contents import rows_of
+from gallery.contents import kept_rows
 from gallery.gallery import Gallery
 from gallery.rows import listed, texts_of
 from gallery.storage import (
@@ -110,18 +110,18 @@ class _Repairer(Writer):
                 "can be searched, but not evaluated: remove the gallery, and embed the benchmark again."
             )
         if self._is_changed:
-            self._commit({name: self._plan(name) for name in self.snapshot.parts})
+            self._commit(self._plan)
         else:
-            self._derive()
-            self._clear()
+            self._update_views()
+            self._delete_unused_files()
         for name in set(TABLES).difference(self.snapshot.parts):  # nothing is left of these tables
             for file in DERIVED:
                 (self.folder / name / file).unlink(missing_ok=True)
 
     def _forget_files(self) -> None:
         """Drop the records of files whose clips are lost, so that the next indexing reads them again."""
-        clips = rows_of(self.snapshot.parts.get("clips", []))
-        files = rows_of(self.snapshot.parts.get("files", []))
+        clips = kept_rows(self.snapshot.parts.get("clips", []))
+        files = kept_rows(self.snapshot.parts.get("files", []))
         if files is None:
             return
         clip_ids = set() if clips is None else set(texts_of(clips, "clip_id"))

@@ -32,9 +32,12 @@ NOTHING = "nothing was found of "
 
 SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end
 _REST = 1.0  # seconds; less is not a window of its own
-_SHOWN = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
+_LABEL = re.compile(r"(.*) \[(\d+(?:\.\d+)?)(?: s to the end|-(\d+(?:\.\d+)?) s)\]", re.DOTALL)
 WINDOW = re.compile(r"#t=(?P<start>\d+(?:\.\d+)?)(?:,(?P<stop>\d+(?:\.\d+)?))?$")
 """The end of the name of a window: its first and its last second."""
+
+Window = tuple[float, float | None]
+"""The start and end of a part of a file in seconds; None is the end of the file."""
 
 
 class Place(NamedTuple):
@@ -49,7 +52,9 @@ class Place(NamedTuple):
         """The seconds in readable form."""
         if self.start is None:
             return None
-        stop = " s to the end" if self.stop is None else f"-{_number(self.stop)} s"
+        stop = " s to the end"
+        if self.stop is not None:
+            stop = f"-{_number(self.stop)} s"
         return f"{_number(self.start)}{stop}"
 
 
@@ -62,7 +67,16 @@ def is_nothing(reason: str | None) -> bool:
     return reason is not None and reason.startswith(NOTHING)
 
 
-def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float, float | None] | None]:
+def _windows_from(starts: list[float]) -> list[Window | None]:
+    """Windows that begin at these seconds, the first of which is 0; `[None]`, the whole file, if it is one window."""
+    if len(starts) == 1:
+        return [None]
+    # Rounded as in the names of clips, so that each window ends exactly where the next one begins.
+    starts = [round(start, 3) for start in starts]
+    return list(zip(starts, [*starts[1:], None], strict=True))
+
+
+def windows_of(seconds: float | None, segment: float | None) -> list[Window | None]:
     """
     Cut a file into windows.
 
@@ -75,17 +89,17 @@ def windows_of(seconds: float | None, segment: float | None) -> list[tuple[float
         longer than `segment` by an amount that an encoder could use; if less than a second remains for the last one,
         it shares the one before evenly. `[None]`, the whole file, if that is one window.
     """
-    count = 1 if segment is None or seconds is None else math.ceil((seconds - SLIVER) / segment)
-    if count <= 1:
+    if segment is None or seconds is None:
         return [None]
+    count = max(1, math.ceil((seconds - SLIVER) / segment))
     starts = [number * segment for number in range(count)]
-    if seconds - starts[-1] < _REST:
+    # The last two windows share what is left, if the last one would be too short.
+    if count > 1 and seconds - starts[-1] < _REST:
         starts[-1] = (starts[-2] + seconds) / 2
-    starts = [round(start, 3) for start in starts]  # as in the names
-    return list(zip(starts, [*starts[1:], None], strict=True))
+    return _windows_from(starts)
 
 
-def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[tuple[float, float | None] | None]:
+def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[Window | None]:
     """
     Cut a file into windows at given places.
 
@@ -97,54 +111,73 @@ def windows_at(cuts: Iterable[float], seconds: float, most: float) -> list[tuple
     Returns:
         `list`: as from [`windows_of`]. Each has at least `LEAST` seconds, if the file has and `most` is twice that.
     """
+    # Short scenes are joined.
     starts = [0.0]
     for cut in cuts:
         if cut >= starts[-1] + LEAST and cut <= seconds - LEAST:
             starts.append(cut)
-    shared: list[float] = []
+    # Long ones are split.
+    parts: list[float] = []
     for start, stop in pairwise([*starts, seconds]):
         count = max(1, math.ceil((stop - start - SLIVER) / most))
-        shared += [round(start + part * (stop - start) / count, 3) for part in range(count)]
-    return [None] if len(shared) == 1 else list(zip(shared, [*shared[1:], None], strict=True))
+        for part in range(count):
+            parts.append(start + part * (stop - start) / count)
+    return _windows_from(parts)
 
 
-def clip_id_of(path: str, window: tuple[float, float | None] | None) -> str:
+def clip_id_of(path: str, window: Window | None) -> str:
     """Name a window of a file, or the whole file."""
     if window is None:
         return path
     start, stop = window
-    return f"{path}#t={_number(start)}" + ("" if stop is None else f",{_number(stop)}")
+    clip_id = f"{path}#t={_number(start)}"
+    if stop is not None:
+        clip_id += f",{_number(stop)}"
+    return clip_id
 
 
-def clip_id_of_shown(name: str) -> str | None:
-    """The name of a window that is shown as `NAME [30-60 s]`; `None` for other names."""
-    found = _SHOWN.fullmatch(name)
-    return None if found is None else f"{found[1]}#t={found[2]}" + ("" if found[3] is None else f",{found[3]}")
+def clip_id_of_label(label: str) -> str | None:
+    """The name of a window that hits call `NAME [30-60 s]`; `None` for other names."""
+    match = _LABEL.fullmatch(label)
+    if match is None:
+        return None
+    path, start, stop = match.groups()
+    clip_id = f"{path}#t={start}"
+    if stop is not None:
+        clip_id += f",{stop}"
+    return clip_id
 
 
-def seconds_of(seconds: float | None, window: tuple[float, float | None] | None) -> float | None:
+def seconds_of(seconds: float | None, window: Window | None) -> float | None:
     """Length of a window, or of the whole file, whose length is `seconds`, as far as it is known."""
     start, stop = window or (0.0, None)
-    stop = seconds if stop is None else stop
-    return None if stop is None else max(0.0, stop - start)
+    if stop is None:
+        stop = seconds
+    if stop is None:
+        return None
+    return max(0.0, stop - start)
 
 
 def place_of_clip(clip_id: str) -> Place:
     """Return the file and the seconds of a clip in a gallery of windows."""
-    found = WINDOW.search(clip_id)
-    if found is None:
+    match = WINDOW.search(clip_id)
+    if match is None:
         return Place(clip_id)
-    start, stop = found.groups()
-    return Place(clip_id[: found.start()], float(start), None if stop is None else float(stop))
+    start, stop = match.groups()
+    if stop is not None:
+        stop = float(stop)
+    return Place(clip_id[: match.start()], float(start), stop)
 
 
 def whole_files(clip_ids: Iterable[str]) -> set[str]:
     """Return the files whose windows all exist, from beginning to end."""
-    spans: dict[str, dict[float | None, float | None]] = {}
+    # For each file, where each of its windows ends, by its start: both are None for a whole file.
+    ends_by_path: dict[str, dict[float | None, float | None]] = {}
     for place in map(place_of_clip, clip_ids):
-        spans.setdefault(place.path, {})[place.start] = place.stop
+        ends_by_path.setdefault(place.path, {})[place.start] = place.stop
+    # From the beginning of a file, each window leads to the next one, and the last one to its end.
     whole = set()
-    for path, ends in spans.items():
+    for path, ends in ends_by_path.items():
         position: float | None = 0.0
         while position is not None and position in ends:
             position = ends[position]
@@ -163,8 +196,9 @@ __all__ = [
     "UNFINISHED",
     "WINDOW",
     "Place",
+    "Window",
     "clip_id_of",
-    "clip_id_of_shown",
+    "clip_id_of_label",
     "is_nothing",
     "place_of_clip",
     "seconds_of",

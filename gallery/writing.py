@@ -46,17 +46,8 @@ _TEMPORARY = re.compile(  # left by `write_whole`, if it is killed
 _INFO, _STATE = DERIVED
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's names to those of `datasets`
 
-
-def _saved(removed: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, removed.astype("<u4"), allow_pickle=False)
-    return file.getvalue()
-
-
-def _write_new(path: Path, write: Callable[[Any], Any]) -> tuple[int, str]:
-    """Write a file, completely or not at all; returns its size and hash."""
-    write_whole(path, write)
-    return path.stat().st_size, sha256_of(path)
+Plan = list[tuple[Shard | None, list[Part]]]
+"""The future files of a table, in order: each a shard that stays, or None and parts to write into new files."""
 
 
 def check_place(folder: Path) -> None:
@@ -97,7 +88,7 @@ class Writer:
             self._check_lock = held.enter_context(locked(self.folder / _LOCK, message))
             self._open()
             self._held = held.pop_all()
-        self._forget()
+        self._reset_changes()
 
     def _check_folder(self) -> None:
         if not (self.folder / MANIFEST).is_file():
@@ -105,22 +96,20 @@ class Writer:
 
     def _open(self) -> None:
         """Read the current state, and delete what a killed writer has left."""
+        # A folder without a manifest gets its first one from the first commit.
         if (self.folder / MANIFEST).is_file():
             self.snapshot = read_snapshot(self.folder)
-            self._derive()
+            self._update_views()
         else:
             self.snapshot = Snapshot({"version": VERSION, "commit": 0, "metadata": {}, "tables": {}}, {}, {})
-        self._clear()
+        self._delete_unused_files()
 
-    def _forget(self) -> None:
+    def _reset_changes(self) -> None:
         """Begin with no changes to the state that was read."""
         self.metadata: dict[str, Any] = dict(self.snapshot.manifest["metadata"])
         self._new: dict[str, list[pa.Table]] = {}
         self._cleared: set[str] = set()
-        self._removed: dict[str, dict[int, list[int]]] = {}  # table, place of the part, rows
-        # For each shard, the row of each key, without removed rows. Only those of existing shards are kept.
-        files = {(name, shard.file) for name, shards in self.snapshot.shards.items() for shard in shards}
-        self._rows_by_key = {shard: rows for shard, rows in self._rows_by_key.items() if shard in files}
+        self._removed: dict[str, dict[int, list[int]]] = {}  # for each table, by the place of a part: rows
 
     def close(self) -> None:
         """Drop uncommitted changes, and let others write."""
@@ -141,22 +130,22 @@ class Writer:
 
     def _first_rows(self, name: str) -> pa.Table | None:
         """The rows that define the columns of a table, if there are any."""
-        known = self._new.get(name) or [part.table for part in self._old(name)[:1]]
-        return known[0] if known else None
+        if name in self._new:
+            return self._new[name][0]
+        for part in self._old(name):
+            return part.table
+        return None
 
     def _rows_of(self, name: str, place: int) -> dict[str, int]:
         """The row of each key in the committed shard at `place`, without removed rows."""
-        shard = self.snapshot.shards[name][place]
-        if (name, shard.file) not in self._rows_by_key:
+        shard = name, self.snapshot.shards[name][place].file
+        # A shard is read once, however many commits look up keys in it.
+        if shard not in self._rows_by_key:
             part = self.snapshot.parts[name][place]
-            keys = part.table.column(KEYS[name]).to_pylist()
-            rows = dict(zip(keys, range(len(keys)), strict=True))
-            if len(part.removed):
-                is_kept = np.ones(len(part), bool)
-                is_kept[part.removed] = False
-                rows = {keys[row]: row for row in np.flatnonzero(is_kept).tolist()}
-            self._rows_by_key[name, shard.file] = rows
-        return self._rows_by_key[name, shard.file]
+            rows = np.delete(np.arange(len(part)), part.removed)
+            keys = part.table.column(KEYS[name]).take(rows)
+            self._rows_by_key[shard] = dict(zip(keys.to_pylist(), rows.tolist(), strict=True))
+        return self._rows_by_key[shard]
 
     def find(self, name: str, keys: Iterable[str]) -> dict[int, set[str]]:
         """
@@ -204,7 +193,10 @@ class Writer:
             self._cleared.add(name)
 
     def _old(self, name: str) -> list[Part]:
-        return [] if name in self._cleared else self.snapshot.parts.get(name, [])
+        """The committed parts of a table, unless it was cleared."""
+        if name in self._cleared:
+            return []
+        return self.snapshot.parts.get(name, [])
 
     def commit(self) -> bool:
         """
@@ -216,47 +208,58 @@ class Writer:
                 missing, which the next writer makes.
             ValueError: another process has written here, which the lock should have prevented; nothing was changed.
         """
-        has_rows = any(len(table) for tables in self._new.values() for table in tables)
-        is_described = self.metadata == self.snapshot.manifest["metadata"]
-        if is_described and not (has_rows or self._cleared or any(self._removed.values())):
+        is_changed = self.metadata != self.snapshot.manifest["metadata"]
+        for tables in self._new.values():
+            is_changed = is_changed or any(map(len, tables))
+        if not (is_changed or self._cleared or any(self._removed.values())):
             return False
-        return self._commit({name: self._plan(name) for name in {*self.snapshot.parts, *self._new}})
+        self._commit(self._plan)
+        return True
 
     def compact(self) -> None:
         """Commit, and rewrite all tables without removed rows, in as few files as possible."""
-        tables = {name: self._parts(name) for name in {*self.snapshot.parts, *self._new}}
-        self._commit({name: [(None, parts)] if parts else [] for name, parts in tables.items()})
+        self._commit(lambda name: [(None, self._parts(name))])
 
     def _parts(self, name: str) -> list[Part]:
         """The future parts of a table; new rows come last."""
         parts = []
+        removed = self._removed.get(name, {})
         for place, part in enumerate(self._old(name)):
-            more = self._removed.get(name, {}).get(place)
-            parts.append(part.without(np.array(more)) if more else part)
-        return parts + [Part(table) for table in self._new.get(name, [])]
+            if place in removed:
+                part = part.without(np.array(removed[place]))
+            parts.append(part)
+        for table in self._new.get(name, []):
+            parts.append(Part(table))
+        return parts
 
-    def _plan(self, name: str) -> list[tuple[Shard | None, list[Part]]]:
-        """The future files of a table, in order: each an old shard, or parts to write into new files."""
-        shards = [] if name in self._cleared else self.snapshot.shards.get(name, [])
+    def _plan(self, name: str) -> Plan:
+        """The future files of a table, of which as many stay as possible."""
         parts = self._parts(name)
-        plan: list[tuple[Shard | None, list[Part]]] = []
-        for shard, part in zip(shards, parts, strict=False):
+        num_old = len(self._old(name))
+        plan: Plan = []
+        # An old file is written again if it holds little else than removed rows, or if reading it would be slow.
+        for shard, part in zip(self.snapshot.shards.get(name, []), parts[:num_old], strict=False):
             is_mostly_removed = 0 < len(part) <= 2 * len(part.removed)
-            is_in_pieces = part.num_pieces > MOST_PIECES
-            plan.append((None if is_mostly_removed or is_in_pieces else shard, [part]))
-        if len(parts) > len(shards):
-            plan.append((None, parts[len(shards) :]))
+            if is_mostly_removed or part.num_pieces > MOST_PIECES:
+                shard = None
+            plan.append((shard, [part]))
+        if len(parts) > num_old:
+            plan.append((None, parts[num_old:]))
         return _joined(plan)
 
-    def _commit(self, plans: dict[str, list[tuple[Shard | None, list[Part]]]]) -> bool:
+    def _commit(self, plan_of: Callable[[str], Plan]) -> None:
+        """Write the files that are planned for each table, then the manifest that names them."""
         self._check_alone({})
         number = self.snapshot.manifest["commit"] + 1
         manifest = None
         try:
+            # New files come first: until the manifest names them, readers use the old ones.
             shards = {}
+            tables = {}
             num_rows = {}
-            for name, plan in sorted(plans.items()):
-                shards[name] = self._write_table(name, plan, number)
+            for name in sorted({*self.snapshot.parts, *self._new}):
+                shards[name] = self._write_table(name, plan_of(name), number)
+                tables[name] = list(map(_entry, shards[name]))
                 num_rows[name] = sum(shard.rows - shard.num_removed for shard in shards[name])
             manifest = signed(
                 {
@@ -264,17 +267,17 @@ class Writer:
                     "commit": number,
                     "num_rows": num_rows,
                     "metadata": self.metadata,
-                    "tables": _entries(shards),
+                    "tables": tables,
                 }
             )
+            # Writing may have taken long, so check once more. The commit takes effect with the manifest.
             self._check_alone(shards)
             self.bytes_written += write_json(manifest, self.folder / MANIFEST)
-            self._settle()
+            self._read_committed()
         except BaseException:
             with suppress(OSError, ValueError):  # the first error counts
                 self._recover(manifest)
             raise
-        return True
 
     def _check_alone(self, shards: dict[str, list[Shard]]) -> None:
         """
@@ -303,37 +306,58 @@ class Writer:
         """After a failure: if the commit took effect, avoid writing anything twice; otherwise, delete its files."""
         path = self.folder / MANIFEST
         if manifest is not None and path.is_file() and read_json(path) == manifest:
-            self._settle()
+            self._read_committed()
             return
         self._check_lock()  # otherwise these files may belong to another writer
-        self._clear()
+        self._delete_unused_files()
 
-    def _settle(self) -> None:
-        """Read the new state from the manifest."""
+    def _read_committed(self) -> None:
+        """Read the new state from the manifest, and update what depends on it."""
         self.snapshot = read_snapshot(self.folder, self.snapshot)
-        self._forget()
-        self._derive()
-        self._clear()
+        # Of what was read of keys, keep that of shards that still exist.
+        rows_by_key = {}
+        for name, shards in self.snapshot.shards.items():
+            for shard in shards:
+                rows = self._rows_by_key.get((name, shard.file))
+                if rows is not None:
+                    rows_by_key[name, shard.file] = rows
+        self._rows_by_key = rows_by_key
+        self._reset_changes()
+        # Last, since these files are no part of the state: a kill before leaves nothing wrong.
+        self._update_views()
+        self._delete_unused_files()
 
-    def _write_table(self, name: str, plan: list[tuple[Shard | None, list[Part]]], number: int) -> list[Shard]:
+    def _write_table(self, name: str, plan: Plan, number: int) -> list[Shard]:
+        """Write the new files of a table; returns all its files."""
         folder = self.folder / name
         with naming(folder):
             folder.mkdir(exist_ok=True)
         shards = []
         for shard, parts in plan:
-            if shard is None:
+            if shard is not None:
+                # The file stays; only the list of its removed rows may be new.
+                if len(parts[0].removed) != shard.num_removed:
+                    shard = self._write_removed(folder, shard, parts[0].removed, number, len(shards))
+                shards.append(shard)
+            elif parts:
                 rows = pa.concat_tables(part.kept() for part in parts)
                 for start in range(0, len(rows), SHARD_ROWS):
                     shards.append(self._write_shard(folder, rows[start : start + SHARD_ROWS], number, len(shards)))
-            elif len(parts[0].removed) != shard.num_removed:
-                shards.append(self._write_removed(folder, shard, parts[0].removed, number, len(shards)))
-            else:
-                shards.append(shard)
-        if not shards:  # this keeps the columns of a table without rows
-            known = [part for _, parts in plan for part in parts] or self.snapshot.parts[name]
-            shards.append(self._write_shard(folder, known[0].table.schema.empty_table(), number, 0))
+        # A table without rows keeps its columns, in a file without rows.
+        if not shards:
+            known = self._first_rows(name)
+            if known is None:
+                known = self.snapshot.parts[name][0].table
+            shards.append(self._write_shard(folder, known.schema.empty_table(), number, 0))
         sync_folder(folder)
         return shards
+
+    def _write_new(self, path: Path, write: Callable[[Any], Any]) -> tuple[int, str]:
+        """Write a file, completely or not at all; returns its size and hash."""
+        write_whole(path, write)
+        size = path.stat().st_size
+        self.bytes_written += size
+        return size, sha256_of(path)
 
     def _write_shard(self, folder: Path, rows: pa.Table, number: int, place: int) -> Shard:
         def write(file: Any) -> None:
@@ -342,17 +366,18 @@ class Writer:
                 stream.write_table(rows.combine_chunks())
 
         path = folder / f"data-{number:06d}-{place}.arrow"
-        size, digest = _write_new(path, write)
-        self.bytes_written += size
+        size, digest = self._write_new(path, write)
         return Shard(path.name, len(rows), size, digest)
 
     def _write_removed(self, folder: Path, shard: Shard, removed: np.ndarray, number: int, place: int) -> Shard:
         path = folder / f"removed-{number:06d}-{place}.npy"
-        size, digest = _write_new(path, lambda file: file.write(_saved(removed)))
-        self.bytes_written += size
+        # In memory first: writing to a file, numpy does not say that the disk is full.
+        content = io.BytesIO()
+        np.save(content, removed.astype("<u4"), allow_pickle=False)
+        _, digest = self._write_new(path, lambda file: file.write(content.getvalue()))
         return replace(shard, removed=path.name, num_removed=len(removed), removed_sha256=digest)
 
-    def _derive(self) -> None:
+    def _update_views(self) -> None:
         """Update what `datasets` reads of each table, and the copy of the manifest."""
         views = {self.folder / COPY: self.snapshot.manifest}
         for name, entries in self.snapshot.shards.items():
@@ -367,8 +392,9 @@ class Writer:
                     continue
             self.bytes_written += write_json(content, path)
 
-    def _clear(self) -> None:
+    def _delete_unused_files(self) -> None:
         """Delete files of ours that the manifest on disk does not list."""
+        # The manifest on disk counts: after a failure it may be older than the state that was to be committed.
         used = set()
         if (self.folder / MANIFEST).is_file():
             for name, shards in read_manifest(self.folder)[1].items():
@@ -376,14 +402,15 @@ class Writer:
                     used |= {self.folder / name / shard.file, self.folder / name / str(shard.removed)}
         elif self.snapshot.manifest["commit"]:
             return  # the manifest was deleted: only these files are left
-        for folder in (self.folder, *(self.folder / name for name in TABLES)):
-            for path in folder.glob("*"):
-                is_shard = folder != self.folder and _FILES.fullmatch(path.name)
+        # Shards lie in the folders of tables, temporary files also in the folder itself.
+        for name in ("", *TABLES):
+            for path in (self.folder / name).glob("*"):
+                is_shard = name and _FILES.fullmatch(path.name)
                 if path not in used and (is_shard or _TEMPORARY.fullmatch(path.name)):
                     path.unlink(missing_ok=True)
 
 
-def _joined(plan: list[tuple[Shard | None, list[Part]]]) -> list[tuple[Shard | None, list[Part]]]:
+def _joined(plan: Plan) -> Plan:
     """
     Join neighbouring small files of a plan.
 
@@ -395,16 +422,20 @@ def _joined(plan: list[tuple[Shard | None, list[Part]]]) -> list[tuple[Shard | N
     for _, parts in plan:
         rows.append(sum(part.num_kept for part in parts))
         is_full.append(rows[-1] >= _NEARLY_FULL * SHARD_ROWS)
-    joined: list[tuple[Shard | None, list[Part]]] = []
+    joined: Plan = []
     place = 0
     while place < len(plan):
         # The files after this one that could be joined with it: those before the next full one
         stop = place + 1
         while not is_full[place] and stop < len(plan) and not is_full[stop]:
             stop += 1
+        # Joining pays if much is added to this file; otherwise it stays, and the next one is considered.
         total = sum(rows[place:stop])
         if stop > place + 1 and total >= min(_GROWTH * rows[place], SHARD_ROWS):
-            joined.append((None, [part for _, parts in plan[place:stop] for part in parts]))
+            together = []
+            for _, parts in plan[place:stop]:
+                together += parts
+            joined.append((None, together))
             place = stop
         else:
             joined.append(plan[place])
@@ -412,15 +443,10 @@ def _joined(plan: list[tuple[Shard | None, list[Part]]]) -> list[tuple[Shard | N
     return joined
 
 
-def _entries(shards: dict[str, list[Shard]]) -> dict[str, list[dict[str, Any]]]:
-    """Shards in the form of JSON, without empty fields."""
-    tables = {}
-    for name, entries in shards.items():
-        tables[name] = []
-        for shard in entries:
-            filled = {field: value for field, value in asdict(shard).items() if value}
-            tables[name].append(filled | {"rows": shard.rows})
-    return tables
+def _entry(shard: Shard) -> dict[str, Any]:
+    """A shard in the form of JSON, without empty fields."""
+    filled = {field: value for field, value in asdict(shard).items() if value}
+    return filled | {"rows": shard.rows}
 
 
 def _state(shards: Sequence[Shard]) -> dict[str, Any]:
@@ -445,4 +471,4 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
     return {"dtype": _DTYPES.get(str(kind), str(kind)), "_type": "Value"}
 
 
-__all__ = ["SHARD_ROWS", "Writer", "check_place"]
+__all__ = ["SHARD_ROWS", "Plan", "Writer", "check_place"]
