@@ -7,8 +7,8 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gal
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
     [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
-    see [`~gallery.exact.codes`]; `seconds`: the length of the clip, if
-    known; `problems` (list of strings): what could not be read and counts as absent.
+    see [`~gallery.exact.codes`]; `seconds`: the length of the clip, if known; `problems` (list of strings): what could
+    not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
@@ -43,6 +43,7 @@ DTYPES = {"float16": torch.float16, "float32": torch.float32}
 COPIED_ROWS = 16_384
 """Number of rows that are checked or copied at a time."""
 
+_EXACT_ROWS = 4096  # rows that are multiplied in float64 at a time
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
 
@@ -50,16 +51,19 @@ _TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
 def check_modality(name: str) -> None:
     """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
     is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith("code_")
-    if not _NAME.fullmatch(name) or is_other:
+    if is_other or not _NAME.fullmatch(name):
+        got = repr(name)
+        if is_other:
+            got += ", which has another meaning"
         raise ValueError(
-            f"The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
-            f"{name!r}{', which has another meaning' if is_other else ''}. Choose another name."
+            "The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
+            f"{got}. Choose another name."
         )
 
 
 def codes_columns(modalities: Iterable[str]) -> list[str]:
     """Names of the columns with the vectors of modalities in eight bits, and of their scale and error."""
-    return [*(f"{name}{_CODES}" for name in modalities), *CODE_FACTS]
+    return [f"{name}{_CODES}" for name in modalities] + list(CODE_FACTS)
 
 
 def precision_of(name: str) -> torch.dtype:
@@ -88,11 +92,14 @@ def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
         `torch.FloatTensor` of shape `(clips, M, M)`: inner products of the modalities, summed in float64; zero where
         absent.
     """
-    blocks = []
-    for parts in zip(*(embeds.split(4096) for embeds in modality_embeds), strict=True):
-        exact = torch.stack([part.double() for part in parts], dim=1)  # (clips, M, D)
-        blocks.append((exact @ exact.mT).float())
-    return torch.cat(blocks) if blocks else torch.empty(0, len(modality_embeds), len(modality_embeds))
+    num_clips = len(modality_embeds[0])
+    gram = torch.empty(num_clips, len(modality_embeds), len(modality_embeds))
+    # Some clips at a time: in float64 all of them may take more room than the memory.
+    for start in range(0, num_clips, _EXACT_ROWS):
+        part = slice(start, start + _EXACT_ROWS)
+        exact = torch.stack([embeds[part].double() for embeds in modality_embeds], dim=1)  # (clips, M, D)
+        gram[part] = exact @ exact.mT
+    return gram
 
 
 def clip_table(
@@ -122,17 +129,21 @@ def clip_table(
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes if there
         are any, `seconds`, and `problems`.
     """
+    # The vectors of each modality, zero where it is absent.
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
-    vectors = [column.contiguous() for column in embeds.unbind(1)]
+    vectors = [column.contiguous() for column in embeds.unbind(1)]  # M of (clips, D)
     columns = {"clip_id": strings(clip_ids)}
-    columns |= {name: fixed_lists(rows) for name, rows in zip(modalities, vectors, strict=True)}
+    for name, rows in zip(modalities, vectors, strict=True):
+        columns[name] = fixed_lists(rows)
+    # What is computed from them once, so that no search has to.
     columns["presence"] = fixed_lists(modality_mask)
     columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
     if has_codes:
         codes = encode(vectors)
         values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))
+    # What is known of the files.
     columns["seconds"] = pa.array(seconds or [None] * len(clip_ids), pa.float64())
     columns["problems"] = pa.array(problems or [[]] * len(clip_ids), pa.list_(pa.string()))
     return pa.table(columns)
@@ -179,15 +190,18 @@ def query_table(
 def unit_vectors(embeds: torch.Tensor) -> torch.Tensor:
     """Convert to float32 on the CPU, and normalise again if the model computed in lower precision."""
     full = embeds.float()
-    return (full if embeds.dtype == torch.float32 else torch.nn.functional.normalize(full, dim=-1)).cpu()
+    if embeds.dtype != torch.float32:
+        full = torch.nn.functional.normalize(full, dim=-1)
+    return full.cpu()
 
 
 def taken(tables: Iterable[pa.Table], rows: np.ndarray, names: Sequence[str]) -> pa.Table:
     """Copy some columns and rows; rows are numbered through all tables and given in ascending order."""
     batches = []
-    start = 0
+    start = 0  # the number of the first row of a batch
     for table in tables:
         for batch in table.select(names).to_batches():
+            # As rows ascend, those of a batch follow each other.
             first, last = np.searchsorted(rows, (start, start + len(batch)))
             if first < last:
                 batches.append(batch.take(pa.array(rows[first:last] - start)))
@@ -220,7 +234,8 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
     if CODE_FACTS[0] not in batch.schema.names:
         return None
     codes = [matrix_of(batch.column(f"{name}{_CODES}")) for name in modalities_of(batch)]
-    return Codes(codes, *(tensor_of(batch.column(name).to_numpy()) for name in CODE_FACTS))
+    facts = [tensor_of(batch.column(name).to_numpy()) for name in CODE_FACTS]
+    return Codes(codes, *facts)
 
 
 def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
@@ -228,6 +243,7 @@ def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
     kind = table.schema.field(names[0]).type
     shape = (len(table), len(names), kind.list_size)
     result = torch.from_numpy(np.empty(shape, kind.value_type.to_pandas_dtype()))
+    # Chunk by chunk, so that nothing is copied twice.
     for index, name in enumerate(names):
         start = 0
         for chunk in table.column(name).chunks:
@@ -256,14 +272,17 @@ def text_embeds_of(queries: pa.Table) -> torch.Tensor:
 
 def named(names: Sequence[str], is_wrong: torch.Tensor) -> str:
     """The first names where a bool tensor of shape `(names,)` is True, and how many more there are; `""` if none."""
-    wrong = [names[row] for row in is_wrong.nonzero().flatten().tolist()]
-    return listed(wrong) if wrong else ""
+    rows = is_wrong.nonzero().flatten().tolist()
+    if not rows:
+        return ""
+    return listed([names[row] for row in rows])
 
 
 def check_unique(clip_ids: Sequence[str]) -> None:
     """Raise a ValueError that names the identifiers that repeat."""
     if len(set(clip_ids)) != len(clip_ids):
-        repeated = sorted(name for name, count in Counter(clip_ids).items() if count > 1)
+        counts = Counter(clip_ids)
+        repeated = sorted(name for name in counts if counts[name] > 1)
         raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
 
 
@@ -286,6 +305,7 @@ def check_rows(
         ValueError: shapes differ, an identifier repeats, a clip has no modality, or the vector of a modality that is
             present does not have unit norm; the clips are named.
     """
+    # Shapes first: the checks below need them.
     expected = (len(clip_ids), len(modalities))
     if modality_mask.shape != expected or modality_embeds.ndim != 3 or modality_embeds.shape[:2] != expected:
         raise ValueError(
