@@ -26,7 +26,7 @@ from gallery.decoding import sandboxed
 from gallery.described import MODALITIES
 from gallery.gallery import Gallery
 from gallery.matching import measurable_policies
-from gallery.provenance import describe
+from gallery.provenance import provenance_of
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import default_device, identify, model_summary
 from modeling_scalar.scores_scalar import WEIGHING
@@ -130,7 +130,7 @@ class Source:
     def describe(self) -> dict[str, Any]:
         """Describe the source of embeddings, for their metadata."""
         config, split = self.config, self.split
-        return describe(
+        return provenance_of(
             self.model,
             config.model_path,
             benchmark=config.benchmark,

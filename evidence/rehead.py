@@ -13,7 +13,7 @@ from commands.errors import print_message
 from gallery import stills, transcripts
 from gallery.columns import query_table, text_embeds_of
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import describe
+from gallery.provenance import provenance_of
 from gallery.rows import lists_of, texts_of
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
@@ -73,7 +73,7 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     with GalleryWriter(output, old.dtype) as writer:
         # `plan` describes the embedding run
         kept = {name: value for name, value in old.metadata.items() if name != "plan"}
-        writer.metadata = kept | describe(network, model)
+        writer.metadata = kept | provenance_of(network, model)
         writer.put_clips(old.clip_ids, embeds, mask, problems, seconds)
         writer.put_files(list(old.files.values()))
         if old.queries is not None:

@@ -75,7 +75,7 @@ class Contents(Described):
 
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
-        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.provenance_of`].
         path (`Path`, *optional*): the folder.
     """
 

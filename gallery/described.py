@@ -99,7 +99,7 @@ class Described:
     Embedded clips with their metadata.
 
     Args:
-        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.describe`].
+        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.provenance_of`].
         path (`Any`): the folder, or another name for messages.
         modalities (sequence of `str`, *optional*): names of the modalities of each clip; by default those in the
             metadata.

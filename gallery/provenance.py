@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -49,9 +50,16 @@ def pending_download(model: str | os.PathLike) -> Download | None:
         weights = HfApi().model_info(str(model)).safetensors
     except (OSError, ValueError):  # fetching it reports what is wrong
         return None
-    num_bytes = sum(file.file_size or 0 for file in missing)
-    count = None if weights is None else weights.total
-    return Download(num_bytes, len(missing), count, constants.ENDPOINT, Path(constants.HF_HUB_CACHE))
+    num_parameters = None
+    if weights is not None:
+        num_parameters = weights.total
+    return Download(
+        num_bytes=sum(file.file_size or 0 for file in missing),
+        num_files=len(missing),
+        num_parameters=num_parameters,
+        host=constants.ENDPOINT,
+        folder=Path(constants.HF_HUB_CACHE),
+    )
 
 
 def _git(*arguments: str) -> str | None:
@@ -75,25 +83,24 @@ def source_state() -> dict[str, str | bool] | None:
         return None
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
-    return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
+    if commit is None or changes is None:
         return None
+    return {"commit": commit, "dirty": bool(changes)}
 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of packages that may affect results; `None` if not installed."""
-    here = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
-    return here | {name: _version(name) for name in _PACKAGES}
+    found = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
+    for package in _PACKAGES:
+        found[package] = None
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
-def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
+def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
     """
-    Describe what embeddings were made with, for the `metadata` of a gallery.
+    Return what embeddings were made with, for the `metadata` of a gallery.
 
     Args:
         model ([`~modeling_scalar.ScalarModel`]): the model; determines the score options.
@@ -106,17 +113,23 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
     """
     from modeling_scalar.model_identity import identify  # it imports transformers
 
+    # The model's files: hashes tell whether another copy is the same model.
     identity = identify(model_path)
     recipe = Path(model_path) / "recipe.json"
-    score_options = {}
-    for name, value in model.score_options().items():
-        if name != "modalities":
-            score_options[name] = value.item() if isinstance(value, torch.Tensor) else value
-    described = {
+    training = None
+    if recipe.is_file():
+        training = read_json(recipe)
+    # How the model scores, in the form of JSON; the modalities have an entry of their own.
+    score_options = model.score_options()
+    score_options.pop("modalities", None)
+    for name, value in score_options.items():
+        if isinstance(value, torch.Tensor):
+            score_options[name] = value.item()
+    provenance = {
         "model": str(model_path),
         "fingerprint": identity.fingerprint,
         "weights": identity.weights,
-        "training": read_json(recipe) if recipe.is_file() else None,
+        "training": training,
         "query_temperature": model.config.query_temperature,
         "modalities": list(model.config.modalities),
         "score_options": score_options,
@@ -124,7 +137,7 @@ def describe(model: "PreTrainedModel", model_path: str | os.PathLike, **settings
         "versions": versions(),
         "source": source_state(),
     }
-    return without_infinity(described) | settings
+    return without_infinity(provenance) | settings
 
 
 def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -> str:
@@ -159,10 +172,10 @@ def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> di
 
 __all__ = [
     "Download",
-    "describe",
     "gallery_manifest",
     "gallery_sha256",
     "pending_download",
+    "provenance_of",
     "source_state",
     "versions",
 ]

@@ -16,7 +16,7 @@ from gallery.contents import is_gallery
 from gallery.decoding import Limits
 from gallery.described import LIMITS
 from gallery.gallery import Gallery, GalleryWriter, check_writable
-from gallery.provenance import describe, pending_download
+from gallery.provenance import pending_download, provenance_of
 from gallery.querying import reading_of
 from gallery.tables import is_table
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
@@ -265,7 +265,7 @@ def index_folder(config: IndexConfig) -> Report:
         if not writer.metadata:
             if is_light(model):
                 print_message(LIMITS[model])
-            writer.metadata = describe(loaded.model, identity.download()) | {"model": name} | setup.reading
+            writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": name} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         _choose_segment(writer, config, len(there) > 0)

@@ -26,7 +26,7 @@ from gallery.columns import precision_of, query_table
 from gallery.decoding import sandboxed
 from gallery.embedding import check_reading, in_batches
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import describe, versions
+from gallery.provenance import provenance_of, versions
 from gallery.querying import embed_captions
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import default_device, identify, model_summary
@@ -211,7 +211,7 @@ def embed_benchmark(
             logger.info("%s is already finished; there is nothing to do.", output)
             return Gallery.open(output)
         # Marked as unfinished with the first commit, as finished with the last.
-        metadata = describe(model, model_path, plan=plan)
+        metadata = provenance_of(model, model_path, plan=plan)
         num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
         writer.metadata = metadata | {"unfinished": num_rows}
         embed_into(writer, model, processor, rows, batch_size, num_workers, progress)

@@ -34,7 +34,7 @@ from transformers.utils import logging
 from evidence.speed.settings import IndexingConfig
 from gallery.decoding import sandboxed
 from gallery.gallery import GalleryWriter
-from gallery.provenance import describe
+from gallery.provenance import provenance_of
 from modeling_scalar import load_model
 from modeling_scalar.image_processing_scalar import frame_indices
 from modeling_scalar.media_scalar import MediaReader
@@ -106,7 +106,7 @@ def _in_processes(work: Callable[[str], None], files: list[str], pool: ProcessPo
 def _index(files: list[str], folder: Path, num_workers: int, model, processor) -> float:
     shutil.rmtree(folder, ignore_errors=True)
     with GalleryWriter(folder) as writer:
-        writer.metadata = describe(model, MODEL)
+        writer.metadata = provenance_of(model, MODEL)
         begun = time.perf_counter()
         report = Indexer(writer, model, processor, num_workers=num_workers).update(files)
         seconds = time.perf_counter() - begun

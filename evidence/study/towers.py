@@ -25,7 +25,7 @@ from gallery.columns import unit_vectors
 from gallery.decoding import sandboxed
 from gallery.embedding import in_batches
 from gallery.files import write_whole
-from gallery.provenance import describe
+from gallery.provenance import provenance_of
 from modeling_scalar import load_model
 from modeling_scalar.processing_scalar import ScalarProcessor
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -54,7 +54,7 @@ def load_for(
 
 def described(network: ScalarRetrievalModel, model: str | Path, rows: Dataset) -> dict[str, Any]:
     """Return the metadata of embeddings of some rows: the options of the model's score, and kinds of captions."""
-    return describe(network, model) | query_kinds(rows)
+    return provenance_of(network, model) | query_kinds(rows)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
 from gallery import embedding
 from gallery.gallery import Gallery
-from gallery.provenance import describe
+from gallery.provenance import provenance_of
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import identify
 
@@ -313,7 +313,7 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, d
 
 def test_infinite_temperature_is_written_as_json_has_it(tiny_model, tiny_model_dir):
     tiny_model.config.query_temperature = float("inf")
-    described = describe(tiny_model, tiny_model_dir, task="retrieval")
+    described = provenance_of(tiny_model, tiny_model_dir, task="retrieval")
     assert described["weights"] == identify(tiny_model_dir).weights
     assert described["query_temperature"] == described["score_options"]["query_temperature"] == "inf"
     assert float("inf") == float(described["query_temperature"]) and described["task"] == "retrieval"
