@@ -94,7 +94,7 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
     cuts = [start for start, _ in reader.read_facts(path).chapters]
     if len(cuts) < 2:
         try:
-            cuts = cuts_of(reader.noting(lambda problem: None).look_through(path, PACE, SIDE), seconds)
+            cuts = cuts_of(reader.reporting_to(lambda problem: None).sample_frames(path, PACE, SIDE), seconds)
         except MediaError:  # reading the clip reports what is wrong
             cuts = []
     return windows_at(cuts, seconds, most)

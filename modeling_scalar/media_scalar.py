@@ -210,24 +210,10 @@ class Packets:
         return int(keys[self.pts[keys] <= self.pts[place]][-1])
 
 
-def truncated(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
+def truncation_error(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
     """The error of a stream that ended early."""
     name = stream_name(path, stream)
     return MediaError(f"{name}: the container promises {promised}, {came} came. The file is truncated or damaged.")
-
-
-def what_is_missing(path: AnyPath, container: Any, stream: Any, packets: "Packets") -> MediaError | None:
-    """The error of a stream of which fewer packets came than the container promises, if so."""
-    # Containers say how many packets a stream has, each in its own way.
-    kind = container.format.name
-    promised = stream.frames
-    if "mp4" in kind and (len(packets) or stream.index_entries):
-        # the sample table also counts packets that an edit list trims; the index built from both does not
-        promised = len(stream.index_entries)
-    # the first counts frames that are repeated without a packet, the others samples
-    if kind not in ("avi", "aiff", "caf", "flac") and len(packets) < promised:
-        return truncated(path, stream, f"{promised} packets", f"{len(packets)}")
-    return None
 
 
 def zero_of(container: Any) -> float:
@@ -356,8 +342,8 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
                 yield piece.to_ndarray()[0]
 
 
-def between(pieces: Iterable[np.ndarray], position: int, start: int, stop: int | None) -> Iterator[np.ndarray]:
-    """Of consecutive pieces, of which the first begins at a position, what lies from `start` to `stop`."""
+def cut_to_span(pieces: Iterable[np.ndarray], position: int, start: int, stop: int | None) -> Iterator[np.ndarray]:
+    """Cut consecutive pieces of samples, the first of which begins at a position, to those from `start` to `stop`."""
     for piece in pieces:
         first = max(0, start - position)
         last = len(piece)
@@ -536,7 +522,7 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
 
 
 def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
-    """The words of the cues that are shown in a window, as one string."""
+    """The words of the cues that are visible in a window, as one string."""
     # A cue counts if any part of it is visible; one without duration is visible for a moment.
     start, stop = window or (-math.inf, None)
     lines = []
@@ -699,20 +685,20 @@ class MediaReader:
 
     on_error = "raise"
     options: dict[str, str] = {}  # of FFmpeg's demuxers and decoders
-    _note: Callable[[str], Any] | None = None
+    _report: Callable[[str], Any] | None = None
     # Of the last two streams, shared by all readers: windows are read one by one.
     _cached_packets: dict[tuple, Packets] = {}
 
-    def noting(self, note: Callable[[str], Any] | None) -> "MediaReader":
+    def reporting_to(self, report: Callable[[str], Any] | None) -> "MediaReader":
         """
         Return a reader that reads a damaged stream up to its first damage; if nothing comes before, it is an error.
 
         Args:
-            note (`Callable`, *optional*): called with a sentence on each damaged stream: how much was read, and why.
+            report (`Callable`, *optional*): called with a sentence on each damaged stream: how much was read, and why.
                 With None, any damage is an error.
         """
         reader = copy.copy(self)
-        reader._note = note
+        reader._report = report
         return reader
 
     def check(self, where: str, limit: str, needed: float | None, what: str) -> None:
@@ -722,9 +708,18 @@ class MediaReader:
         """Open a file, as a context manager that returns the container."""
         return open_media(path, **self.options)
 
-    def what_is_missing(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
+    def find_truncation(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
         """The error of a stream of which less came than the container promises, if so."""
-        return what_is_missing(path, container, stream, packets)
+        # Each container format has its own count of the packets of a stream.
+        kind = container.format.name
+        promised = stream.frames
+        if "mp4" in kind and (len(packets) or stream.index_entries):
+            # the sample table also counts packets that an edit list trims; the index built from both does not
+            promised = len(stream.index_entries)
+        # the first counts frames that are repeated without a packet, the others samples
+        if kind not in ("avi", "aiff", "caf", "flac") and len(packets) < promised:
+            return truncation_error(path, stream, f"{promised} packets", f"{len(packets)}")
+        return None
 
     def packets_of(self, path: AnyPath, kind: str) -> Packets | None:
         """The packets of the first stream of a kind; `None` if there is no stream."""
@@ -739,7 +734,7 @@ class MediaReader:
                 if stream is None:
                     return None
                 packets = list_packets(path, container, stream)
-                packets.missing = packets.missing or self.what_is_missing(path, container, stream, packets)
+                packets.missing = packets.missing or self.find_truncation(path, container, stream, packets)
             for old in list(self._cached_packets)[:-1]:
                 self._cached_packets.pop(old, None)
             self._cached_packets[key] = packets
@@ -754,7 +749,7 @@ class MediaReader:
         if not context.is_open:
             context.options = dict(self.options)
             context.thread_count = 1
-        # Damage is an error, not a frame that looks almost right.
+        # Damage is an error, not a frame that is almost right.
         try:
             for packet in packets:
                 for frame in packet.decode():
@@ -814,8 +809,7 @@ class MediaReader:
         # Read what there is, unless something is missing and any problem is an error.
         frames = []
         problem = packets.missing_in(window)
-        is_lenient = self._note is not None
-        if len(packets) and (problem is None or is_lenient):
+        if len(packets) and (problem is None or self._report is not None):
             with self.opened(path) as container:
                 stream = first_stream(path, container, "video")
                 self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
@@ -824,17 +818,17 @@ class MediaReader:
             # Damage after the window does not matter.
             damage = video.damage
             if problem is None and damage is not None and (window is None or (window[1] or math.inf) > damage.second):
-                self._report(packets, damage, damage.second, not frames)
+                self._report_or_raise(packets, damage, damage.second, not frames)
         if problem is not None:
-            self._report(packets, problem, packets.end - packets.zero, window is None and not frames)
+            self._report_or_raise(packets, problem, packets.end - packets.zero, window is None and not frames)
         return frames
 
-    def _report(self, packets: Packets, problem: MediaError, seconds: float, is_nothing: bool) -> None:
-        """Note a problem of a stream of which the first seconds could be read; raise it if there is nothing."""
-        if self._note is None or is_nothing:
+    def _report_or_raise(self, packets: Packets, problem: MediaError, seconds: float, is_nothing: bool) -> None:
+        """Report a problem of a stream of which the first seconds could be read; raise it if there is nothing."""
+        if self._report is None or is_nothing:
             raise MediaError(str(problem)) from problem
         reason = str(problem).removeprefix(f"{packets.name}: ")
-        self._note(f"{packets.name}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}")
+        self._report(f"{packets.name}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}")
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
@@ -854,7 +848,7 @@ class MediaReader:
         problem = packets.missing_in(window)
         pieces = [np.zeros(0, np.int16)]
         damage = None
-        if problem is None or self._note is not None:
+        if problem is None or self._report is not None:
             try:
                 for piece in self.samples(path, packets, start, stop, rate):
                     pieces.append(piece)
@@ -862,9 +856,9 @@ class MediaReader:
                 damage = error
         samples = np.concatenate(pieces)
         if problem is not None:
-            self._report(packets, problem, packets.seconds, window is None and not len(samples))
+            self._report_or_raise(packets, problem, packets.seconds, window is None and not len(samples))
         elif damage is not None:
-            self._report(packets, damage, (start + len(samples)) / rate, not len(samples))
+            self._report_or_raise(packets, damage, (start + len(samples)) / rate, not len(samples))
         if not len(samples):
             return None
         return to_float(samples)
@@ -876,7 +870,7 @@ class MediaReader:
         with self.opened(path) as container:
             stream = first_stream(path, container, "audio")
             pieces = mono(self.decoded(path, stream, container.demux(stream)), rate)
-            yield from between(pieces, 0, start, stop)
+            yield from cut_to_span(pieces, 0, start, stop)
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE

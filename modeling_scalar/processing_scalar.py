@@ -300,7 +300,7 @@ class ScalarProcessor(ProcessorMixin):
         if self.reader.on_error != "raise":
             note = partial(self._note, clip)
         own = copy.copy(self)
-        own.reader = self.reader.noting(note)
+        own.reader = self.reader.reporting_to(note)
         options = {"window": window, "processed": processed, "training": training, "generator": generator}
         streams = {
             "video": (video, partial(own._read_video, num_frames=num_frames, **options)),

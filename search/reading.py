@@ -18,7 +18,7 @@ from threading import Lock
 import numpy as np
 from PIL import Image
 
-from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, showing
+from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from gallery.gallery import MediaFile
 from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.transcripts import SCREEN
@@ -230,7 +230,7 @@ class Reader:
             found.still = still.getvalue()
 
         try:
-            processor = showing(self.processor, keep)
+            processor = with_preview(self.processor, keep)
             options |= self._texts(job, file, found)
             clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too

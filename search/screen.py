@@ -212,11 +212,11 @@ class Screen(Recognised):
     def make(self, path: str, media: SandboxedReader) -> Transcript | None:
         """Read the on-screen text of a file; `None` if it has no picture."""
         seconds = media.read_duration(path) or 0.0
-        lenient = media.noting(lambda problem: None)  # reading the clip reports what is wrong
+        lenient = media.reporting_to(lambda problem: None)  # reading the clip reports what is wrong
         frames: list[tuple[float, list[str]]] = []
         before = np.zeros((0, 0, 3), np.uint8)
         lines: list[str] = []
-        for second, picture in lenient.look_through(path, max(PACE, seconds / MOST_FRAMES), SIDE):
+        for second, picture in lenient.sample_frames(path, max(PACE, seconds / MOST_FRAMES), SIDE):
             self.on_progress(path, second)
             check_not_stopped()  # reading takes longer than decoding
             if not _is_unchanged(before, picture):

@@ -61,7 +61,7 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
     missing = []
     unreadable = []
     extractor = ScalarFeatureExtractor()
-    reader = reader.noting(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
+    reader = reader.reporting_to(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
     for kind, column in _COLUMNS.items():
         path = clip[column]
         if path is None:

@@ -12,8 +12,8 @@ from gallery.decoding.pool import (
     num_processors,
     room_beside_decoders,
     sandboxed,
-    showing,
     tolerant,
+    with_preview,
 )
 from gallery.decoding.worker import Facts, LimitError, Limits
 from modeling_scalar.media_scalar import IN_PART
@@ -31,6 +31,6 @@ __all__ = [
     "num_processors",
     "room_beside_decoders",
     "sandboxed",
-    "showing",
     "tolerant",
+    "with_preview",
 ]

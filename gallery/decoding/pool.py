@@ -51,15 +51,17 @@ Processor = TypeVar("Processor")
 
 def num_processors() -> int:
     """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Stopped(RuntimeError):
     """Reading was stopped by [`Stop`]."""
 
 
-class _Died(Exception):
-    """The process ended."""
+class _ProcessEndedError(Exception):
+    """The process ended before it answered."""
 
 
 class _Worker:
@@ -80,22 +82,24 @@ class _Worker:
             start_new_session=True,  # Ctrl-C must reach only this process
         )
         self.is_late = False
+        # It sends a message as soon as it is ready.
         try:
             self._receive(_PATIENCE)
-        except _Died:
+        except _ProcessEndedError:
             code = self.end()
             raise RuntimeError(
                 f"The process that reads media files did not start (exit code {code}). To see why, run "
                 f"`{sys.executable} -S -P -c {_PROGRAM!r}`."
             ) from None
 
-    def ask(self, request: dict[str, Any], callbacks: dict[str, Callable[..., Any]]) -> tuple[str, Any]:
+    def call(self, request: dict[str, Any], callbacks: dict[str, Callable[..., Any]]) -> tuple[str, Any]:
         """Send a request, answer calls, and return the kind of the answer and its content."""
         self._send(request)
         while True:
             kind, content = self._receive(4 * request["limits"].time)
             if kind not in callbacks:
                 return kind, content
+            # The process calls one of our functions. It waits only for a choice.
             answer = callbacks[kind](*content)
             if kind == "choose":
                 self._send(answer)
@@ -105,21 +109,21 @@ class _Worker:
             pickle.dump(message, self.process.stdin)
             self.process.stdin.flush()
         except OSError as error:
-            raise _Died from error
+            raise _ProcessEndedError from error
 
     def _receive(self, seconds: float) -> tuple[str, Any]:
         """Wait for a message; a process that sends none for too long is ended."""
-        deadline = Timer(seconds, self._give_up)
+        deadline = Timer(seconds, self._kill_late)
         deadline.daemon = True
         deadline.start()
         try:
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            raise _Died from error
+            raise _ProcessEndedError from error
         finally:
             deadline.cancel()
 
-    def _give_up(self) -> None:
+    def _kill_late(self) -> None:
         self.is_late = True
         self.process.kill()
 
@@ -142,7 +146,7 @@ class _Pool:
 
     def __init__(self):
         self.condition = Condition()
-        self.line: list[object] = []
+        self.queue: list[object] = []
         self.taken = 0
         self.idle: list[_Worker] = []
         self.all: set[_Worker] = set()
@@ -151,15 +155,18 @@ class _Pool:
     def room(self, memory: int, total: int) -> Iterator[None]:
         """Hold `memory` of `total` bytes, once the others leave it free; first come, first served."""
         ticket = object()
+
+        def is_next() -> bool:
+            return self.queue[0] is ticket and (not self.taken or self.taken + memory <= total)
+
         with self.condition:
-            self.line.append(ticket)
+            self.queue.append(ticket)
             try:
-                self.condition.wait_for(
-                    lambda: self.line[0] is ticket and (not self.taken or self.taken + memory <= total)
-                )
+                self.condition.wait_for(is_next)
                 self.taken += memory
             finally:
-                self.line.remove(ticket)
+                # The next one in the queue may fit in, too.
+                self.queue.remove(ticket)
                 self.condition.notify_all()
         try:
             yield
@@ -170,6 +177,7 @@ class _Pool:
 
     def worker(self) -> _Worker:
         """An idle process, or a new one."""
+        # An idle process may have ended since.
         with suppress(IndexError):
             while True:
                 worker = self.idle.pop()
@@ -196,6 +204,7 @@ class _Pool:
         for worker in list(self.all):
             worker.process.returncode = 0  # not a child of this process: nothing to wait for
             worker.release()
+        # Begin anew, with a condition that no thread holds.
         self.__init__()
 
 
@@ -231,13 +240,14 @@ class Stop:
     @contextmanager
     def ending(self, worker: _Worker) -> Iterator[None]:
         """End a process as soon as this is set."""
+        # With the lock, so that a process is either not used any more, or killed by `set`.
         with self._lock:
             check_not_stopped()
             self._workers.add(worker)
         try:
             yield
-        except _Died:
-            check_not_stopped()
+        except _ProcessEndedError:
+            check_not_stopped()  # it ended because of this
             raise
         finally:
             with self._lock:
@@ -280,18 +290,19 @@ class SandboxedReader(MediaReader):
 
     def __init__(self, limits: Limits | None = None):
         self.limits = limits or Limits()
-        self.show: Callable[[np.ndarray], None] | None = None  # see [`showing`]
+        self.preview: Callable[[np.ndarray], None] | None = None  # see [`with_preview`]
 
-    def _ask(self, method: str, path: AnyPath, callbacks: dict[str, Callable] | None = None, **options: Any) -> Any:
-        """Let a process call a method of a reader, and return what it returns."""
+    def _call(self, method: str, path: AnyPath, callbacks: dict[str, Callable] | None = None, **options: Any) -> Any:
+        """Call a method of a reader in another process, and return what it returns."""
         check_installed()
         check_file(path)
         limits = self.limits
         name = os.path.abspath(path)
         total = int(limits.memory)
         callbacks = callbacks or {}
+        # Functions stay in this process: the other one gets their names, by which it calls them.
         request = {"method": method, "path": name, "options": options, "limits": limits, "calls": list(callbacks)}
-        request["is_lenient"] = self._note is not None
+        request["is_lenient"] = self._report is not None
         # With a light share of memory first, so that many files are read at once, then with all of it.
         for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
             code = None
@@ -300,19 +311,21 @@ class SandboxedReader(MediaReader):
                 worker = _pool.worker()
                 try:
                     with _thread.stop.ending(worker):
-                        kind, content = worker.ask(request | {"memory": memory}, callbacks)
+                        kind, content = worker.call(request | {"memory": memory}, callbacks)
                     is_reusable = kind != "memory" and not is_alone  # it may not free its memory
-                except _Died:
+                except _ProcessEndedError:
                     code = _pool.end(worker)
                 finally:
+                    # Whatever happened, the process waits for other files or ends.
                     if is_reusable:
                         _pool.idle.append(worker)
                     elif code is None:
                         _pool.end(worker)
+            # It answered, or more memory would not help.
             if code is None and kind == "result":
-                answer, notes = content
-                for note in notes:
-                    self._note(note)
+                answer, problems = content
+                for problem in problems:
+                    self._report(problem)
                 return answer
             if code is None and kind == "error":
                 raise content
@@ -338,27 +351,33 @@ class SandboxedReader(MediaReader):
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
         """Read frames as [`MediaReader.read_frames`] does."""
+        choose = choose or range
         chosen = []
         kept = []
-        use = None
+        process = None
 
+        # The process calls these, and each of them again if it chooses again because of damage.
         def select(available: int) -> list[int]:
             nonlocal chosen
-            chosen = list(range(available) if choose is None else choose(available))
+            chosen = list(choose(available))
             return chosen
 
         def begin(height: int, width: int) -> None:
-            nonlocal use
+            nonlocal process
             kept.clear()
-            use = None if prepare is None else prepare(height, width)
+            if prepare is not None:
+                process = prepare(height, width)
 
         def receive(picture: np.ndarray) -> None:
-            if self.show is not None and len(kept) == sorted(set(chosen)).index(chosen[len(chosen) // 2]):
-                self.show(picture)
-            kept.append(picture if use is None else use(picture))
+            # Each chosen frame comes once, in order.
+            if self.preview is not None and len(kept) == sorted(set(chosen)).index(chosen[len(chosen) // 2]):
+                self.preview(picture)
+            if process is not None:
+                picture = process(picture)
+            kept.append(picture)
 
         callbacks = {"choose": select, "prepare": begin, "frame": receive}
-        if self._ask("read_frames", path, callbacks, window=window) is None:
+        if self._call("read_frames", path, callbacks, window=window) is None:
             return None
         pictures = dict(zip(sorted(set(chosen)), kept, strict=True))
         return [pictures[index] for index in chosen]
@@ -378,16 +397,21 @@ class SandboxedReader(MediaReader):
         Returns:
             The seconds in the file, and uint8 frames `(height, width, 3)`, in order; none if there is no video.
         """
-        return self._ask("read_pictures", path, pace=pace, side=side, window=window)
+        return self._call("read_pictures", path, pace=pace, side=side, window=window)
 
-    def look_through(self, path: AnyPath, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
+    def sample_frames(self, path: AnyPath, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
         """All that `read_pictures` returns for a file, read in chunks, so that no file is too long for the limits."""
+        # A chunk is a whole number of intervals.
         length = pace * max(1, _PIECE // pace)
-        last = -math.inf
         seconds = self.read_duration(path)
-        pieces = 1 if seconds is None else math.ceil(seconds / length)
-        for piece in range(pieces):
-            window = None if pieces == 1 else (piece * length, (piece + 1) * length)
+        num_chunks = 1
+        if seconds is not None:
+            num_chunks = math.ceil(seconds / length)
+        last = -math.inf
+        for number in range(num_chunks):
+            window = None
+            if num_chunks > 1:
+                window = (number * length, (number + 1) * length)
             for second, picture in self.read_pictures(path, pace, side, window):
                 if second > last:  # one that stays is visible in the next chunk, too
                     yield second, picture
@@ -395,37 +419,41 @@ class SandboxedReader(MediaReader):
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the first audio track as [`MediaReader.read_audio`] does."""
-        return self._ask("read_audio", path, window=window, rate=rate)
+        return self._call("read_audio", path, window=window, rate=rate)
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
         """Read parts of the first audio track as [`MediaReader.read_audio_parts`] does."""
-        return self._ask("read_audio_parts", path, {"choose": choose}, window=window, rate=rate)
+        return self._call("read_audio_parts", path, {"choose": choose}, window=window, rate=rate)
 
     def cues_of_file(self, path: AnyPath) -> list[Cue]:
         """The cues of a subtitle file."""
-        return self._ask("cues_of_file", path)
+        return self._call("cues_of_file", path)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
         """The cues of the text track of a media file; `None` if there is none."""
-        return self._ask("cues_of_track", path)
+        return self._call("cues_of_track", path)
 
     def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
         """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
-        is_text = os.fspath(path).lower().endswith(TEXT_FILES)
-        file = path if is_text else find_sidecar(path)
-        cues = self.cues_of_track(path) if file is None else self.cues_of_file(file)
-        found = []
+        file = path
+        if not os.fspath(path).lower().endswith(TEXT_FILES):
+            file = find_sidecar(path)
+        if file is not None:
+            cues = self.cues_of_file(file)
+        else:
+            cues = self.cues_of_track(path)
+        texts = []
         for start, stop, lines in cues or ():
             text = join_lines(lines)
             if text:
-                found.append((start, stop, text))
-        return sorted(found)
+                texts.append((start, stop, text))
+        return sorted(texts)
 
     def read_facts(self, path: AnyPath) -> Facts:
-        """What a media file says of itself: its title, its chapters, and whether it has sound."""
-        return self._ask("read_facts", path)
+        """What the header of a media file says: its title, its chapters, and whether it has pictures and sound."""
+        return self._call("read_facts", path)
 
     def read_duration(self, path: AnyPath) -> float | None:
         """The length of a file in seconds, from the start of its first stream; `None` if unknown.
@@ -435,7 +463,7 @@ class SandboxedReader(MediaReader):
             MediaError: not a media file.
             LimitError: it claims to be longer than the limits allow.
         """
-        return self._ask("read_duration", path)
+        return self._call("read_duration", path)
 
 
 def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str | None = None) -> Processor:
@@ -454,7 +482,7 @@ def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str 
         reader = copy.copy(before)
     else:
         reader = SandboxedReader(limits)
-    reader.on_error = before.on_error if on_error is None else on_error
+    reader.on_error = on_error or before.on_error
     processor = copy.copy(processor)
     processor.reader = reader
     return processor
@@ -466,15 +494,15 @@ def tolerant(processor: Processor) -> Processor:
     return sandboxed(processor, on_error="missing")
 
 
-def showing(processor: Processor, show: Callable[[np.ndarray], None]) -> Processor:
-    """Return a processor that shows one decoded frame of each video that it reads.
+def with_preview(processor: Processor, preview: Callable[[np.ndarray], None]) -> Processor:
+    """Return a processor that passes on one decoded frame of each video that it reads.
 
     Args:
         processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; is not changed.
-        show (`Callable`): called with the middle one of the chosen frames, uint8 `(height, width, 3)`, RGB and
+        preview (`Callable`): called with the middle one of the chosen frames, uint8 `(height, width, 3)`, RGB and
             upright; called again if reading restarts.
     """
     processor = copy.copy(processor)
     processor.reader = copy.copy(processor.reader)
-    processor.reader.show = show
+    processor.reader.preview = preview
     return processor

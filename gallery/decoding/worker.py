@@ -28,10 +28,10 @@ from modeling_scalar.media_scalar import (
     Packets,
     Window,
     av,
-    between,
+    cut_to_span,
     first_stream,
     mono,
-    truncated,
+    truncation_error,
     zero_of,
 )
 
@@ -49,7 +49,7 @@ _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state
 
 
 class Facts(NamedTuple):
-    """What a file says of itself: its title, the second at which each chapter begins and its title, in order, and
+    """What the header of a file says: its title, the second at which each chapter begins and its title, in order, and
     whether it has tracks of pictures and of sound. A title is `""` if there is none."""
 
     title: str
@@ -117,7 +117,9 @@ class Limits:
     def exceeded(self, where: str, name: str, what: str, needed: float | None = None) -> LimitError:
         """The error that names the file, its need, the limit, and how to raise it."""
         limit = getattr(self, name)
-        enough = math.ceil(2 * limit if needed is None else max(needed, limit))
+        if needed is None:
+            needed = 2 * limit
+        enough = math.ceil(max(needed, limit))
         return LimitError(
             f"{where}: {what}; the limit is {name}={limit}. To read it, raise the limit: `--limit {name}={enough}`, "
             f"or `processor.reader = SandboxedReader(Limits({name}={enough}))`."
@@ -136,23 +138,30 @@ def _read_number(file: BinaryIO, is_size: bool) -> int | None:
     number = int.from_bytes(first + rest, "big")
     if not is_size:
         return number
-    number &= (1 << 7 * length) - 1
-    return -1 if number == (1 << 7 * length) - 1 else number
+    # Of a size, the first bits give the length of the number; all others are set if the size is unknown.
+    unknown = (1 << 7 * length) - 1
+    number &= unknown
+    if number == unknown:
+        return -1
+    return number
 
 
-def _promised_by_riff(path: AnyPath) -> int:
-    """The end of the first part of an AVI file that exceeds the file; 0 if there is none."""
-    size = os.path.getsize(path)
+def _end_of_riff(path: AnyPath) -> int:
+    """The byte at which the last part of an AVI file must end, according to its header."""
     stop = 0
     with open(path, "rb") as file:
-        while stop <= size and (header := file.read(8))[:4] == b"RIFF" and len(header) == 8:
+        header = file.read(8)
+        # Each part begins with its name and its size. Beyond the end of the file nothing is read.
+        while len(header) == 8 and header.startswith(b"RIFF"):
             stop = file.tell() + int.from_bytes(header[4:], "little")
             file.seek(stop + stop % 2)
-    return stop if stop > size else 0
+            header = file.read(8)
+    return stop
 
 
-def _promised_by_matroska(path: AnyPath) -> int:
-    """The end of the content of a Matroska file, if it exceeds the file; 0 if not, or if it is not known."""
+def _end_of_matroska(path: AnyPath) -> int:
+    """The byte at which the content of a Matroska file must end, according to its header; 0 if it is not known."""
+    stop = 0
     with open(path, "rb") as file:
         for _ in ("header", "content"):
             _read_number(file, is_size=False)  # its name
@@ -161,7 +170,7 @@ def _promised_by_matroska(path: AnyPath) -> int:
                 return 0
             stop = file.tell() + length
             file.seek(stop)
-    return stop if stop > os.path.getsize(path) else 0
+    return stop
 
 
 class LimitedReader(MediaReader):
@@ -187,20 +196,26 @@ class LimitedReader(MediaReader):
             if needed > _LARGE_PICTURE and self.memory < self.limits.memory:
                 raise MemoryError
 
-    def what_is_missing(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
+    def find_truncation(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
         """Compare what came also with the bytes and samples that a container promises."""
+        # Bytes, where a header counts them.
         kind = container.format.name
         size = os.path.getsize(path)
-        of_bytes = {"avi": _promised_by_riff, "matroska,webm": _promised_by_matroska}.get(kind)
-        if of_bytes is not None and (end := of_bytes(path)):
-            return truncated(path, stream, f"{end} bytes", f"{size}")
+        end = 0
+        if kind == "avi":
+            end = _end_of_riff(path)
+        elif kind == "matroska,webm":
+            end = _end_of_matroska(path)
+        if end > size:
+            return truncation_error(path, stream, f"{end} bytes", f"{size}")
+        # Samples, where a header counts these instead of packets.
         if kind in ("aiff", "caf", "flac"):
             rate = stream.codec_context.sample_rate
             promised = round((stream.duration or 0) * packets.tick * rate)
             came = round(packets.seconds * rate)
             if came < promised - 4096:  # about a packet
-                return truncated(path, stream, f"{promised} samples", f"{came}")
-        return super().what_is_missing(path, container, stream, packets)
+                return truncation_error(path, stream, f"{promised} samples", f"{came}")
+        return super().find_truncation(path, container, stream, packets)
 
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
@@ -211,13 +226,14 @@ class LimitedReader(MediaReader):
             return
         if start > _RUN_UP * rate:
             with self.opened(path) as container:
-                frames, position = self._sought(path, container, start / rate)
+                frames, position = self._frames_from(path, container, start / rate)
                 if position * rate <= start:
-                    yield from between(mono(frames, rate), round(position * rate), start, stop)
+                    yield from cut_to_span(mono(frames, rate), round(position * rate), start, stop)
                     return
+        # Otherwise decode the track from its beginning.
         yield from super().samples(path, packets, start, stop, rate)
 
-    def _sought(self, path: AnyPath, container: Any, seconds: float) -> tuple[Iterable, float]:
+    def _frames_from(self, path: AnyPath, container: Any, seconds: float) -> tuple[Iterable, float]:
         """The frames of the first audio track from shortly before a second of it, and where they begin: infinity if
         there are no timestamps, or no way to them."""
         stream = first_stream(path, container, "audio")
@@ -235,9 +251,12 @@ class LimitedReader(MediaReader):
     ) -> tuple[list[np.ndarray], int] | None:
         """Read ranges of samples; of a track of more than ten minutes only these are decoded, and the number of all
         samples is that of the packets."""
-        packets = self.packets_of(path, "audio") if window is None else None
-        # gaps between packets do not count, nor packets that overlap
-        seconds = 0.0 if packets is None else min(packets.seconds, packets.end - packets.start)
+        seconds = 0.0
+        if window is None:
+            packets = self.packets_of(path, "audio")
+            if packets is not None:
+                # Gaps between packets do not count, nor packets that overlap.
+                seconds = min(packets.seconds, packets.end - packets.start)
         if seconds <= _LONG_SOUND:
             return super().read_audio_parts(path, choose, window, rate)
         parts = []
@@ -254,8 +273,15 @@ class LimitedReader(MediaReader):
         """See [`~gallery.decoding.SandboxedReader.read_pictures`]."""
 
         def select(seconds: Sequence[float]) -> list[int]:
-            steps = [math.floor(second / pace + 1e-6) for second in seconds]
-            return [place for place, step in enumerate(steps) if not place or step > steps[place - 1]]
+            # The first frame of each interval.
+            chosen = []
+            last = -math.inf
+            for place, second in enumerate(seconds):
+                interval = math.floor(second / pace + 1e-6)
+                if interval > last:
+                    chosen.append(place)
+                    last = interval
+            return chosen
 
         return self.read_timed_frames(path, select, window, side=side)
 
@@ -275,12 +301,14 @@ class LimitedReader(MediaReader):
         with self.opened(path) as container:
             if container.duration is not None and container.format.name not in _UNTIMED:
                 seconds = container.duration / av.time_base
-        if seconds is None:  # then the packets say
+        # If the container does not give it, it follows from the packets.
+        if seconds is None:
+            lengths = []
             for kind in ("video", "audio"):
                 packets = self.packets_of(path, kind)
                 if packets is not None and len(packets):
-                    length = packets.end - packets.zero
-                    seconds = length if seconds is None else max(seconds, length)
+                    lengths.append(packets.end - packets.zero)
+            seconds = max(lengths, default=None)
         if seconds is not None:
             self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
         return seconds
@@ -294,24 +322,30 @@ def _title_in(tags: Mapping[str, str]) -> str:
     return ""
 
 
-def _answer(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
-    """Answer a request: the kind of the answer, `result`, `error` or `memory`, and its content."""
+def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
+    """Handle a request; returns the kind of the answer, `result`, `error` or `memory`, and its content."""
+
+    def prepare(height: int, width: int) -> Callable[[np.ndarray], Any]:
+        call("prepare", height, width)
+        return partial(call, "frame")
+
     path = request["path"]
-    notes = []
+    problems = []
     reader = LimitedReader(request["limits"], request["memory"])
     try:
+        # Functions stay in the process that sent the request: here they become calls to it.
         options = request["options"]
         if "choose" in request["calls"]:
             options["choose"] = partial(call, "choose")
         if "prepare" in request["calls"]:
-            options["prepare"] = lambda height, width: call("prepare", height, width) or partial(call, "frame")
+            options["prepare"] = prepare
         if request["is_lenient"]:
-            reader = reader.noting(notes.append)
-        return "result", (getattr(reader, request["method"])(path, **options), notes)
+            reader = reader.reporting_to(problems.append)
+        return "result", (getattr(reader, request["method"])(path, **options), problems)
     except (MemoryError, BlockingIOError):  # the second: of a thread
         return "memory", None
     except MediaError as error:
-        # decoders also call it damage if there is not enough memory
+        # Decoders also call it damage if there is not enough memory.
         if reader.pixels * _MOST_BYTES_PER_PIXEL > reader.memory and not isinstance(error, LimitError):
             return "memory", str(error)
         return "error", type(error)(str(error)[:_LONGEST])
@@ -328,12 +362,15 @@ def _restrict(limits: Limits, memory: int, data_at_start: int | None) -> None:
     """Limit this process: beyond its memory, allocations fail; beyond its time, the system ends it."""
     if os.name != "posix":
         return
+    # What was used before this request does not count.
     bounds = {resource.RLIMIT_CPU: math.ceil(time.process_time() + limits.time)}
     if data_at_start is not None:
         bounds[resource.RLIMIT_DATA] = data_at_start + memory
     for kind, bound in bounds.items():
         _, hard = resource.getrlimit(kind)  # set by whoever started this program; it cannot be raised
-        resource.setrlimit(kind, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
+        if hard != resource.RLIM_INFINITY:
+            bound = min(bound, hard)
+        resource.setrlimit(kind, (bound, hard))
 
 
 def _data_size() -> int | None:
@@ -347,17 +384,18 @@ def _data_size() -> int | None:
 
 def serve() -> None:
     """Answer requests until there are no more."""
-    # what libraries print must not get between the answers
+    # What libraries print must not get between the answers.
     source = os.fdopen(os.dup(0), "rb")
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 0)
     os.dup2(2, 1)
     if os.name == "posix":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Import everything now, so that reading a file opens nothing else.
     subtitles = ("av.subtitles.subtitle", "av.subtitles.stream", "av.subtitles.codeccontext")
     for name in ("encodings.utf_8_sig", "charset_normalizer", *subtitles):
         with suppress(ImportError):
-            import_module(name)  # so that reading a file opens nothing else
+            import_module(name)
 
     def send(*message: Any) -> None:
         pickle.dump(message, sink, protocol=5)
@@ -365,7 +403,9 @@ def serve() -> None:
 
     def call(name: str, *arguments: Any) -> Any:
         send(name, arguments)
-        return pickle.load(source) if name == "choose" else None
+        if name != "choose":
+            return None  # nothing comes back
+        return pickle.load(source)
 
     data_at_start = _data_size()
     send("ready", None)
@@ -373,7 +413,7 @@ def serve() -> None:
         while True:
             request = pickle.load(source)
             _restrict(request["limits"], request["memory"], data_at_start)
-            send(*_answer(request, call))
+            send(*_handle(request, call))
 
 
 __all__ = ["Facts", "LimitError", "LimitedReader", "Limits", "serve"]

@@ -114,7 +114,7 @@ def loudness_of(clip: Clip) -> list[float]:
 def _loudness(path: str, modified: int, start: float | None, stop: float | None) -> list[float]:
     """The loudness of a version of a file, or of some seconds of it."""
     # Of a damaged file, what comes before the damage is shown.
-    reader = SandboxedReader().noting(lambda problem: None)
+    reader = SandboxedReader().reporting_to(lambda problem: None)
     window = None
     if start is not None:
         window = (start, stop)

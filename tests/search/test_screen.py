@@ -91,8 +91,8 @@ def bright(value, size=(64, 48)):
 
 def words_of(pictures, fake, end):
     """The words of a file that shows these pictures."""
-    media = SimpleNamespace(limits=Limits(), read_duration=lambda _: end, look_through=lambda *_: iter(pictures))
-    media.noting = lambda _: media
+    media = SimpleNamespace(limits=Limits(), read_duration=lambda _: end, sample_frames=lambda *_: iter(pictures))
+    media.reporting_to = lambda _: media
     return Screen("gallery", fake).make("file", media).cues
 
 

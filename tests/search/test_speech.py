@@ -182,7 +182,7 @@ class Sound:
     def __init__(self, waveform):
         self.waveform = waveform
 
-    def noting(self, note):
+    def reporting_to(self, note):
         return self
 
     def read_subtitle_of(self, path):

@@ -174,7 +174,7 @@ def test_the_first_frame_of_each_step_is_read_with_its_second(tmp_path, monkeypa
     places = expected_places(seconds, pace)
     if pace < 1.0:  # all in one, and in pieces
         monkeypatch.setattr("gallery.decoding.pool._PIECE", 1.0)
-    for found in (reader.read_pictures(path, pace, 10_000), list(reader.look_through(path, pace, 10_000))):
+    for found in (reader.read_pictures(path, pace, 10_000), list(reader.sample_frames(path, pace, 10_000))):
         assert [second for second, _ in found] == pytest.approx([seconds[place] for place in places], abs=2e-3)
         assert np.array_equal(np.stack([frame for _, frame in found]), whole[places])
 
@@ -371,13 +371,13 @@ def harmed(folder, name, how=None):
 def read(path, choose=CHOOSE, window=None, reader=None):
     """Frames, and what is reported."""
     reported = []
-    frames = (reader or SandboxedReader()).noting(reported.append).read_frames(path, choose, window)
+    frames = (reader or SandboxedReader()).reporting_to(reported.append).read_frames(path, choose, window)
     return (None if frames is None else np.stack(frames)), [line.removeprefix(f"{path}: ") for line in reported]
 
 
 def hear(path, window=None):
     reported = []
-    sound = SandboxedReader().noting(reported.append).read_audio(path, window)
+    sound = SandboxedReader().reporting_to(reported.append).read_audio(path, window)
     return sound, [line.removeprefix(f"{path}: ") for line in reported]
 
 
