@@ -21,36 +21,37 @@ _OF_NOTHING = hashlib.sha256().hexdigest()
 _DIGITS = len(_OF_NOTHING)
 _VERSIONS = 1024  # files whose hashes are cached
 
-Answered = TypeVar("Answered")
+Result = TypeVar("Result")
 
 
-def _answered(path: str | os.PathLike, call: Callable[..., Answered], *args: object) -> Answered:
+def _call_on_drive(path: str | os.PathLike, call: Callable[..., Result], *args: object) -> Result:
     """Call a function on a drive in a thread that can be abandoned: a hanging drive would keep a program from ending.
     Raises a TimeoutError with the file's name if there is no answer, a [`~gallery.decoding.Stopped`] if stopped."""
-    said: Future[Answered] = Future()
+    answer: Future[Result] = Future()
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            said.set_result(call(*args))
+            answer.set_result(call(*args))
         except BaseException as error:
-            said.set_exception(error)
+            answer.set_exception(error)
 
-    Thread(target=ask, daemon=True).start()
-    patience = time.monotonic() + _PATIENCE
-    while not wait([said], 0.2).done:
+    Thread(target=run, daemon=True).start()
+    # Wait in short steps, to notice when reading is stopped.
+    deadline = time.monotonic() + _PATIENCE
+    while not wait([answer], 0.2).done:
         check_not_stopped()
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             raise TimeoutError(errno.ETIMEDOUT, f"no answer for {_PATIENCE:g} s", os.fspath(path))
-    return said.result()
+    return answer.result()
 
 
 def pieces_of(path: str | os.PathLike) -> Iterator[bytes]:
     """The content of a file in chunks; nothing of a file without a size, as the system generates some."""
     if not os.stat(path).st_size:
         return
-    with _answered(path, open, path, "rb", 0) as file:
-        while piece := _answered(path, file.read, _PIECE):
-            yield piece
+    # Unbuffered: each piece is read by one call, which may hang.
+    with _call_on_drive(path, open, path, "rb", 0) as file:
+        yield from iter(lambda: _call_on_drive(path, file.read, _PIECE), b"")
 
 
 def _sha256_of(path: str | os.PathLike) -> str:
@@ -64,7 +65,9 @@ def _beside(path: str, subtitle: str | None) -> Path | None:
     """The file with a clip's subtitles, if they are in a separate one."""
     if subtitle is None:
         return find_sidecar(path)
-    return Path(subtitle) if names_subtitle_file(subtitle) else None
+    if names_subtitle_file(subtitle):
+        return Path(subtitle)
+    return None
 
 
 def mark_of(subtitle: str | None) -> str:
@@ -90,27 +93,41 @@ def clip_sha256(path: str, subtitle: str | None = None) -> str:
     beside = _beside(path, subtitle)
     if beside is None:
         return _sha256_of(path) + mark_of(subtitle)
-    words = _sha256_of(beside) if beside.is_file() else _OF_NOTHING  # reading reports what it is instead
+    words = _OF_NOTHING  # reading reports what it is instead of a file
+    if beside.is_file():
+        words = _sha256_of(beside)
     return f"{_sha256_of(path)}-{words}"
 
 
 def clip_stat(path: str, subtitle: str | None = None) -> tuple[int, int]:
     """Size and time of change, in nanoseconds, of a file and its subtitle file together, see [`clip_sha256`]."""
-    stats = [os.stat(file) for file in (path, _beside(path, subtitle)) if file is not None]
-    return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
+    stat = os.stat(path)
+    size = stat.st_size
+    mtime_ns = stat.st_mtime_ns
+    beside = _beside(path, subtitle)
+    if beside is not None:
+        stat = os.stat(beside)
+        size += stat.st_size
+        mtime_ns = max(mtime_ns, stat.st_mtime_ns)
+    return size, mtime_ns
 
 
 def unchanged_since(path: str, known: MediaFile, subtitle: str | None) -> int | None:
     """The time of change of a file if its content is the known one; `None` if it must be read."""
-    if "".join(known.sha256.partition("+")[1:]) != mark_of(subtitle):
+    # Words that were given are compared first: their mark is the end of the hash.
+    _, plus, digest = known.sha256.partition("+")
+    if plus + digest != mark_of(subtitle):
         return None
+    # The content is read only if the time differs, as after copying a file.
     try:
         size, mtime_ns = clip_stat(path, subtitle)
-        is_same = size == known.size and mtime_ns == known.mtime_ns
-        is_same = is_same or (size == known.size and clip_sha256(path, subtitle) == known.sha256)
+        if size != known.size:
+            return None
+        if mtime_ns == known.mtime_ns or clip_sha256(path, subtitle) == known.sha256:
+            return mtime_ns
     except (OSError, ValueError):  # reading it reports what is wrong
-        return None
-    return mtime_ns if is_same else None
+        pass
+    return None
 
 
 def has_given_words(known: MediaFile) -> bool:
@@ -125,6 +142,7 @@ def is_as_known(path: str, known: MediaFile) -> bool:
     """
     if not has_given_words(known):
         return unchanged_since(path, known, None) is not None
+    # The words are known only by their hash, so the file is compared alone.
     try:
         size, mtime_ns = clip_stat(path, "")
         return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(_sha256_of(path)))
@@ -143,7 +161,7 @@ def is_known_media(path: str, known: MediaFile) -> bool:
     try:
         if clip_stat(path, "" if has_given_words(known) else None) == (known.size, known.mtime_ns):
             return True
-        # touched, or its subtitles have changed
+        # The file was touched, or its subtitles have changed: its content decides.
         stat = os.stat(path)
         return known.sha256[:_DIGITS] == _sha256_of_version(path, stat.st_size, stat.st_mtime_ns)
     except (OSError, ValueError):  # a stranger's gallery may name a file with a NUL

@@ -25,8 +25,10 @@ def is_published(place: str | os.PathLike) -> bool:
 
 def name_of(place: str | os.PathLike) -> str | None:
     """The `USER/NAME` of a published gallery; `None` for a folder."""
-    found = _ADDRESS.fullmatch(os.fspath(place))
-    return None if found is None else found[1]
+    match = _ADDRESS.fullmatch(os.fspath(place))
+    if match is None:
+        return None
+    return match[1]
 
 
 def is_from_hub(folder: Path) -> bool:
@@ -45,10 +47,10 @@ def folder_of(place: str | os.PathLike) -> Path:
     if not is_published(place):
         return Path(place)
     address = os.fspath(place)
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise ValueError(f"The address of a gallery is hf://datasets/USER/NAME, or with @REVISION, got {address!r}.")
-    repo_id, revision = found.groups()
+    repo_id, revision = match.groups()
     try:
         folder = huggingface_hub.snapshot_download(
             repo_id, repo_type="dataset", revision=revision, ignore_patterns=f"{MEDIA}/*"
@@ -59,11 +61,12 @@ def folder_of(place: str | os.PathLike) -> Path:
 
 
 def lies_in_gallery(path: str | os.PathLike, folder: Path) -> bool:
-    """Whether a file lies in the folder of a gallery, wherever links lead. Files in the Hub's cache are links to
-    others of the same repository."""
+    """Whether a file lies in the folder of a gallery, wherever links lead."""
     place = Path(os.path.realpath(folder))
-    whole = place.parents[1] if is_from_hub(place) else place
-    return Path(os.path.realpath(path)).is_relative_to(whole)
+    # Files in the Hub's cache are links to others of the same repository.
+    if is_from_hub(place):
+        place = place.parents[1]
+    return Path(os.path.realpath(path)).is_relative_to(place)
 
 
 def media_of(folder: Path | None, name: str) -> str | None:
@@ -78,26 +81,31 @@ def media_of(folder: Path | None, name: str) -> str | None:
         `str`: the path; for a published file, that of its copy in `media`, downloaded if needed. `None` if it was not
         published or is not available.
     """
+    # The path of a file of this machine, which a stranger's gallery must not name.
+    is_downloaded = folder is not None and is_from_hub(folder)
     if os.path.isabs(name):
-        # A stranger's gallery must not name files of this machine.
-        return name if folder is None or not is_from_hub(folder) else None
+        if is_downloaded:
+            return None
+        return name
     if folder is None or ".." in PurePosixPath(name).parts:
         return None
-    if not is_from_hub(folder):
-        path = folder / MEDIA / name
-        return str(path) if path.is_file() and lies_in_gallery(path, folder) else None
-    repo_id = folder.parents[1].name.removeprefix("datasets--").replace("--", "/")
-    # Not in the cache: its file names have no extension, and browsers would not play them.
-    copies = huggingface_hub.cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=folder.name)
-    path = copies / MEDIA / name
-    if not path.is_file():
-        try:
-            huggingface_hub.hf_hub_download(
-                repo_id, f"{MEDIA}/{name}", repo_type="dataset", revision=folder.name, local_dir=copies
-            )
-        except OSError:  # a hit is worth showing without its file
-            return None
-    return str(path) if lies_in_gallery(path, copies) else None
+    if is_downloaded:
+        # Not in the cache: its file names have no extension, and browsers would not play them.
+        repo_id = folder.parents[1].name.removeprefix("datasets--").replace("--", "/")
+        revision = folder.name
+        folder = huggingface_hub.cached_assets_path("scalar-retrieval", namespace=repo_id, subfolder=revision)
+        if not (folder / MEDIA / name).is_file():
+            try:
+                huggingface_hub.hf_hub_download(
+                    repo_id, f"{MEDIA}/{name}", repo_type="dataset", revision=revision, local_dir=folder
+                )
+            except OSError:  # a hit is worth showing without its file
+                return None
+    # Beside the gallery, or in the folder of downloaded files.
+    path = folder / MEDIA / name
+    if path.is_file() and lies_in_gallery(path, folder):
+        return str(path)
+    return None
 
 
 __all__ = ["MEDIA", "folder_of", "is_from_hub", "is_published", "lies_in_gallery", "media_of", "name_of"]

@@ -28,12 +28,17 @@ class Stills:
 
     def path_of(self, sha256: str, start: float | None = None) -> Path:
         """The path of the picture of a file, or of its window that begins at a given second, if it exists."""
-        return self.folder / f"{sha256}{'' if start is None else f'{_WINDOW}{start:.3f}'}.jpg"
+        name = sha256
+        if start is not None:
+            name += f"{_WINDOW}{start:.3f}"
+        return self.folder / f"{name}.jpg"
 
     def find(self, sha256: str, start: float | None = None) -> Path | None:
         """The same path; `None` if there is no picture, or if a link leads out of the gallery."""
         path = self.path_of(sha256, start)
-        return path if path.is_file() and lies_in_gallery(path, self._gallery) else None
+        if path.is_file() and lies_in_gallery(path, self._gallery):
+            return path
+        return None
 
     def put(self, sha256: str, start: float | None, picture: bytes) -> None:
         """Save the picture of a file or a window before its clip is committed: after a kill, both are made again."""
@@ -49,13 +54,17 @@ class Stills:
 
     def remove(self, of: Collection[str]) -> None:
         """Remove the pictures of files with these hashes."""
-        for sha256, path in self._all() if of else ():
+        if not of:
+            return  # the folder may hold many pictures
+        for sha256, path in self._all():
             if sha256 in of:
                 path.unlink(missing_ok=True)
 
     def keep(self, of: Collection[str]) -> None:
         """Remove the pictures of all files except those with these hashes."""
-        self.remove({sha256 for sha256, _ in self._all()}.difference(of))
+        for sha256, path in self._all():
+            if sha256 not in of:
+                path.unlink(missing_ok=True)
 
 
 __all__ = ["FOLDER", "Stills"]
