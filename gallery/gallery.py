@@ -99,7 +99,7 @@ class Gallery(Contents):
         Make a gallery of vectors that exist: arrays of numpy or torch, or columns of pyarrow, e.g. from Parquet.
 
         A clip lacks a modality where `mask` is False, where its list is null, or where its vector is all NaN. Vectors
-        without unit norm are normalised, and a warning tells how many.
+        without unit norm are normalised, and a warning gives their number.
 
         Args:
             ids (`list[str]`): names of the N clips, all different.
@@ -122,17 +122,19 @@ class Gallery(Contents):
 
             Gallery.from_arrays(["a", "b"], {"image": images, "title": titles}).search(query_vectors)
         """
-        # What is wrong with the arrays is said before a folder is made.
+        # Read the arrays first: nothing is written if something is wrong with them.
         names = names_of(ids)
         columns = {}
         for name, rows in modality_embeds.items():
             check_modality(name)
             columns[name] = read_vectors(rows, f"`{name}`")
+        # Full precision, unless no array has it.
         if dtype is None:
             is_half = all(rows.dtype == torch.float16 for rows in columns.values())
             dtype = "float16" if is_half else "float32"
         if mask is not None:
             mask = torch.as_tensor(np.asarray(mask))
+        # A temporary folder is deleted with the gallery, which holds its handle.
         temporary = None
         if path is None:
             temporary = TemporaryDirectory(prefix="gallery-")
@@ -140,7 +142,8 @@ class Gallery(Contents):
         folder = Path(path)
         if is_gallery(folder):
             raise ValueError(f"{folder} already holds a gallery. Choose a new folder.")
-        num_off = num_present = 0
+        num_off = 0
+        num_present = 0
         with GalleryWriter(folder, dtype) as writer:
             writer.metadata = {
                 MODALITIES: list(columns),
@@ -153,7 +156,10 @@ class Gallery(Contents):
             for start in range(0, max(map(len, [names, *columns.values()])), COPIED_ROWS):
                 part = slice(start, start + COPIED_ROWS)
                 vectors = {name: rows[part] for name, rows in columns.items()}
-                embeds, presence = stacked_vectors(vectors, None if mask is None else mask[part])
+                part_mask = None
+                if mask is not None:
+                    part_mask = mask[part]
+                embeds, presence = stacked_vectors(vectors, part_mask)
                 embeds, num = normalised(names[part], embeds, presence, list(columns))
                 writer.put_clips(names[part], embeds, presence)
                 num_off += num
@@ -184,7 +190,9 @@ class Gallery(Contents):
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
         known = self.file_rows.column("sha256")
-        return set((known if among is None else known.filter(pc.is_in(known, strings(list(among))))).to_pylist())
+        if among is not None:
+            known = known.filter(pc.is_in(known, strings(list(among))))
+        return set(known.to_pylist())
 
     def clips_of_files(self) -> dict[str, list[str]]:
         """The clips of each file: the file itself, or its windows."""
@@ -199,7 +207,9 @@ class Gallery(Contents):
         see [`~gallery.provenance.gallery_sha256`].
         """
         names = self.clips.column_names
-        described = [] if self.queries is None else lists_of(self.queries, "clip_ids")
+        described = []  # for each query, the clips that it describes
+        if self.queries is not None:
+            described = lists_of(self.queries, "clip_ids")
         return {
             "dim": self.dim,
             "dtype": self.dtype,
@@ -228,12 +238,14 @@ class Gallery(Contents):
             mask = presence_of(rows)
             embeds = embeds_of(rows)
             check_rows(clip_ids, embeds, mask, self.modalities)
+            # Scores rely on zeros where a modality is absent.
             if (embeds[~mask] != 0).any():
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
             if self.has_codes:
                 wrong = named(clip_ids, ~are_codes_of(codes_of(batch), embeds.unbind(1)))
                 if wrong:
                     raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {wrong}.")
+        # Then what concerns all clips, and the queries.
         check_unique(self.clip_ids)
         if self.queries is not None:
             wrong = named(texts_of(self.queries, "query_id"), off_unit(text_embeds_of(self.queries)))
@@ -242,12 +254,16 @@ class Gallery(Contents):
 
     def check_finished(self) -> None:
         """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
-        if planned := self.metadata.get("unfinished"):
-            num_queries = 0 if self.queries is None else len(self.queries)
-            raise ValueError(
-                f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
-                f"{planned}. Run the same `scalar eval embed` again to continue."
-            )
+        planned = self.metadata.get("unfinished")
+        if not planned:
+            return
+        num_queries = 0
+        if self.queries is not None:
+            num_queries = len(self.queries)
+        raise ValueError(
+            f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
+            f"{planned}. Run the same `scalar eval embed` again to continue."
+        )
 
     def verify(self) -> int:
         """
@@ -264,16 +280,17 @@ class Gallery(Contents):
     # Search --------------------------------------------------------------------------------------------------------
 
     def search(
-        self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *asked: Any, **options: Any
+        self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *arguments: Any, **options: Any
     ) -> "Hits | Results":
         """Find the k best clips for texts or vectors, or those most like a clip: [`~gallery.searching.search`]."""
         from gallery.searching import search
 
+        # With the lock, so that threads that search at once load one model.
         def load() -> "QueryModel":
             with _LOADING:
                 return self.query_model or self.load_model()
 
-        return search(self.searcher, queries, *asked, **{"load": load} | options)
+        return search(self.searcher, queries, *arguments, **{"load": load} | options)
 
     def to(self, device: str | torch.device) -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
@@ -292,7 +309,9 @@ class Gallery(Contents):
 
     def newest(self) -> "Gallery":
         """The latest committed state: itself if nothing has changed."""
-        return self if stamp_of(self.path) == self.stamp else Gallery.open(self.path)
+        if stamp_of(self.path) == self.stamp:
+            return self
+        return Gallery.open(self.path)
 
 
 def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
@@ -307,7 +326,9 @@ def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
         ValueError: something is damaged; the message names it.
     """
     folder = Path(path)
-    num_bytes = verify_files(folder) if is_gallery(folder) else 0
+    num_bytes = 0
+    if is_gallery(folder):
+        num_bytes = verify_files(folder)
     gallery = Gallery.open(folder)
     gallery.check()
     return gallery, num_bytes
@@ -344,9 +365,13 @@ class GalleryWriter(Writer):
         check_writable(Path(folder))
         super().__init__(folder)
         self.stills = Stills(self.folder)
+        self.dtype = dtype
+        self.has_codes = has_codes
+        # All clips of a gallery are stored alike.
         known = self.gallery()
-        self.dtype = known.dtype or dtype
-        self.has_codes = has_codes if known.dtype is None else known.has_codes
+        if known.dtype is not None:
+            self.dtype = known.dtype
+            self.has_codes = known.has_codes
 
     def _reset_changes(self) -> None:
         super()._reset_changes()
@@ -355,13 +380,14 @@ class GalleryWriter(Writer):
 
     def _modalities_of_clips(self) -> tuple[str, ...] | None:
         known = self._first_rows("clips")
-        return None if known is None else modalities_of(known)
+        if known is None:
+            return None
+        return modalities_of(known)
 
     @property
     def modalities(self) -> tuple[str, ...]:
         """Names of the modalities: those of the existing clips, or else those in the metadata."""
-        known = self._modalities_of_clips()
-        return modalities_in(self.metadata) if known is None else known
+        return self._modalities_of_clips() or modalities_in(self.metadata)
 
     def put_clips(
         self,
@@ -384,8 +410,10 @@ class GalleryWriter(Writer):
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"A clip can be added once per commit; added again: {listed(twice)}.")
-        about = problems, seconds, self.dtype, self.has_codes, self.modalities
-        rows = clip_table(clip_ids, modality_embeds, modality_mask, *about)
+        rows = clip_table(
+            clip_ids, modality_embeds, modality_mask, problems, seconds, self.dtype, self.has_codes, self.modalities
+        )
+        # Append first, which checks the columns; then remove the clips that are replaced.
         self.append("clips", rows)
         self.remove("clips", self.find("clips", clip_ids))
         self._pending.update(clip_ids)
@@ -394,6 +422,7 @@ class GalleryWriter(Writer):
         """Record media files as they are now; earlier records of the same paths are replaced."""
         if not files:
             return
+        # Hashes are checked first: they become file names.
         table = pa.Table.from_pylist([vars(file) for file in files], FILES)
         check_hashes(table)
         self.append("files", table)
@@ -421,6 +450,7 @@ class GalleryWriter(Writer):
         """Rename committed clips, from old names to new ones; raises a KeyError if one does not exist."""
         parts = self._old("clips")
         for place, rows in self.remove("clips", self._committed(names)).items():
+            # The same rows under new names, at the end of the table.
             table = parts[place].table.take(rows)
             new = [names[name] for name in texts_of(table, "clip_id")]
             column = table.schema.get_field_index("clip_id")
@@ -429,6 +459,7 @@ class GalleryWriter(Writer):
 
     def forget_files(self, paths: Iterable[str]) -> None:
         """Drop the records of files in which nothing could be read."""
+        # Their still pictures are removed after the commit, unless another file has the same content.
         parts = self._old("files")
         for place, rows in self.remove("files", self.find("files", paths)).items():
             self._dropped.update(parts[place].table.column("sha256").take(rows).to_pylist())
@@ -447,6 +478,7 @@ class GalleryWriter(Writer):
         Raises:
             ValueError: also if no gallery could be opened with `metadata`; nothing was changed.
         """
+        # After a kill in between, pictures are left that nothing uses; `compact` removes them.
         dropped = self._dropped
         is_changed = super().commit()
         if dropped:
