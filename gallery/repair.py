@@ -39,7 +39,7 @@ class _Repairer(Writer):
     """
     A writer that starts with whatever is intact, and commits it.
 
-    `report` says in sentences what was found and done; `lost` counts the lost rows of each table.
+    `report` holds a sentence on everything that was wrong or done; `lost` counts the lost rows of each table.
     """
 
     def __init__(self, folder: Path):
@@ -65,6 +65,7 @@ class _Repairer(Writer):
             manifest, entries = read_manifest(self.folder, COPY)
             self.report.append(f"{MANIFEST} was damaged or missing. It was restored from {COPY}.")
             self._move_aside(self.folder / MANIFEST)
+        # The state to commit is what is intact of the committed one.
         shards: dict[str, list[Shard]] = {}
         parts: dict[str, list[Part]] = {}
         for name, known in entries.items():
@@ -75,6 +76,7 @@ class _Repairer(Writer):
                     parts.setdefault(name, []).append(map_shard(self.folder / name, shard))
                 else:
                     self._drop(name, shard, wrong)
+        # A damaged view needs no commit: it is made again from the manifest.
         self._is_changed = bool(self.report)
         for path in damaged_views(self.folder):
             self.report.append(f"{path} was damaged. It was made again.")
@@ -101,6 +103,7 @@ class _Repairer(Writer):
         """Make the tables consistent, and commit."""
         if "clips" in self.lost:
             self._forget_files()
+        # Without all clips and captions, metrics would be wrong: the metadata record the loss.
         is_benchmark = "queries" in self.snapshot.parts or "queries" in self.lost
         if is_benchmark and (self.lost.keys() & {"clips", "queries"}):
             lost = {name: self.lost.get(name, 0) for name in ("clips", "queries")}
@@ -114,7 +117,8 @@ class _Repairer(Writer):
         else:
             self._update_views()
             self._delete_unused_files()
-        for name in set(TABLES).difference(self.snapshot.parts):  # nothing is left of these tables
+        # Of tables of which nothing is left, no view may stay.
+        for name in set(TABLES).difference(self.snapshot.parts):
             for file in DERIVED:
                 (self.folder / name / file).unlink(missing_ok=True)
 
@@ -124,18 +128,21 @@ class _Repairer(Writer):
         files = kept_rows(self.snapshot.parts.get("files", []))
         if files is None:
             return
-        clip_ids = set() if clips is None else set(texts_of(clips, "clip_id"))
+        # A file is whole if it is a clip, or if all its windows are.
+        clip_ids = set()
+        if clips is not None:
+            clip_ids.update(texts_of(clips, "clip_id"))
         whole = clip_ids | whole_files(clip_ids)
-        forgotten = []
+        lost = []
         for path, reason in zip(texts_of(files, "path"), files.column("reason").to_pylist(), strict=True):
             is_lost = path not in whole
             if reason is not None:
                 # Windows without a clip are not recorded: any window that was a clip may be lost.
                 is_lost = reason.startswith(PARTLY)
             if is_lost:
-                forgotten.append(path)
-        self.remove("files", self.find("files", forgotten))
-        self.report.append(f"The clips of {listed(forgotten)} are lost. `scalar index` embeds them again.")
+                lost.append(path)
+        self.remove("files", self.find("files", lost))
+        self.report.append(f"The clips of {listed(lost)} are lost. `scalar index` embeds them again.")
 
 
 def repair(folder: str | os.PathLike) -> list[str]:
@@ -146,7 +153,7 @@ def repair(folder: str | os.PathLike) -> list[str]:
         folder (`str`): a gallery, whose manifest may be missing.
 
     Returns:
-        `list[str]`: sentences on what was found and done; empty if nothing was wrong.
+        `list[str]`: a sentence on everything that was wrong or done; empty if nothing was wrong.
 
     Raises:
         FileNotFoundError: there is no gallery.

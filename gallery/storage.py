@@ -43,7 +43,7 @@ MOST_PIECES = 4096
 
 
 class DamagedFileError(ValueError):
-    """A file has changed since it was written: `path` names it, and `what` says what is wrong."""
+    """A file has changed since it was written: `path` names it, and `what` is the rest of the sentence."""
 
     def __init__(self, path: Path, what: str, folder: Path):
         self.path = path
@@ -74,6 +74,7 @@ class Shard:
     removed_sha256: str | None = None
 
     def __post_init__(self) -> None:
+        # A manifest of a stranger must not lead out of the folder.
         is_named = SHARD_NAME.fullmatch(self.file)
         if self.removed is not None:
             is_named = is_named and REMOVED_NAME.fullmatch(self.removed)
@@ -97,9 +98,13 @@ class Part:
         num_rows: int | None = None,
         removed: np.ndarray | None = None,
     ):
+        if num_rows is None:
+            num_rows = len(table)
+        if removed is None:
+            removed = np.empty(0, np.int64)
         self._table = table
-        self._num_rows = len(table) if num_rows is None else num_rows
-        self.removed = np.empty(0, np.int64) if removed is None else removed
+        self._num_rows = num_rows
+        self.removed = removed
 
     def __len__(self) -> int:
         return self._num_rows
@@ -119,7 +124,7 @@ class Part:
     @property
     def num_pieces(self) -> int:
         """About the number of runs of rows that are not removed."""
-        return 1 + np.count_nonzero(np.diff(self.removed) > 1) if len(self.removed) else 1
+        return 1 + np.count_nonzero(np.diff(self.removed) > 1)
 
     def without(self, rows: np.ndarray) -> "Part":
         """The same shard with more rows removed."""
@@ -133,6 +138,7 @@ class Part:
             is_kept = np.ones(len(self), bool)
             is_kept[self.removed] = False
             return self.table.filter(pa.array(is_kept))
+        # The runs of rows between removed ones, in place.
         pieces = []
         start = 0
         for stop in [*self.removed.tolist(), len(self)]:
@@ -152,12 +158,14 @@ class Snapshot:
 
 
 def _digest(content: dict[str, Any]) -> str:
+    # The order of entries does not matter, and the hash is not a part of itself.
     plain = {name: value for name, value in content.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def signed(content: dict[str, Any]) -> dict[str, Any]:
     """Add a hash by which damage to a JSON file is detected."""
+    # As it will be read, so that the hash is of what is in the file.
     content = without_infinity(content)
     return content | {"sha256": _digest(content)}
 
@@ -182,6 +190,7 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
         FileNotFoundError: there is no manifest.
         ValueError: it has another version, or is damaged.
     """
+    # Damage is noticed before anything in it is used, its version included.
     path = folder / name
     manifest = read_json(path, remedy(folder))
     if not _is_as_signed(manifest):
@@ -200,14 +209,6 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     return manifest, shards
 
 
-def _read_removed(path: Path, shard: Shard) -> np.ndarray:
-    """Read a list of removed rows; raises a ValueError if it has changed since it was written."""
-    raw = path.read_bytes()
-    if hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
-        raise DamagedFileError(path, "has changed since it was written", path.parent.parent)
-    return np.load(io.BytesIO(raw)).astype(np.int64)
-
-
 def map_shard(folder: Path, shard: Shard) -> Part:
     """
     Map a shard, so that its content cannot change, and read its rows when they are needed.
@@ -220,6 +221,7 @@ def map_shard(folder: Path, shard: Shard) -> Part:
         FileNotFoundError: a file is missing.
         DamagedFileError: a file does not match the manifest.
     """
+    # The size is checked at once; hashes would take a reading, see [`verify`].
     path = folder / shard.file
     size = path.stat().st_size
     if size != shard.bytes:
@@ -241,13 +243,20 @@ def map_shard(folder: Path, shard: Shard) -> Part:
             raise DamagedFileError(path, f"must have {shard.rows} rows, got {len(table)}", folder.parent)
         return table
 
-    removed = None if shard.removed is None else _read_removed(folder / shard.removed, shard)
+    # The list of removed rows is short, and read at once.
+    removed = None
+    if shard.removed is not None:
+        removed_path = folder / shard.removed
+        raw = removed_path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
+            raise DamagedFileError(removed_path, "has changed since it was written", folder.parent)
+        removed = np.load(io.BytesIO(raw)).astype(np.int64)
     return Part(read, shard.rows, removed)
 
 
 def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
     """
-    Map the last committed state; a commit in the meantime is seen completely or not at all.
+    Map the last committed state; a commit in the meantime counts completely or not at all.
 
     Args:
         folder (`Path`): the gallery.
@@ -257,6 +266,7 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
         FileNotFoundError: there is no gallery.
         ValueError: a file is damaged or missing.
     """
+    # Parts of files that have not changed, whose rows may be read already.
     mapped = {}
     if known is not None:
         for name, shards in known.shards.items():
@@ -264,10 +274,13 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
                 mapped[name, shard] = part
     while True:
         manifest, shards = read_manifest(folder)
+        parts: dict[str, list[Part]] = {}
         try:
-            parts = {}
             for name, entries in shards.items():
-                parts[name] = [mapped.get((name, shard)) or map_shard(folder / name, shard) for shard in entries]
+                parts[name] = []
+                for shard in entries:
+                    part = mapped.get((name, shard))
+                    parts[name].append(part or map_shard(folder / name, shard))
             return Snapshot(manifest, shards, parts)
         except FileNotFoundError as error:
             # A writer may have replaced this state and its files since the manifest was read.
@@ -278,6 +291,7 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
 
 def damage_of(folder: Path, name: str, shard: Shard) -> str | None:
     """Compare a shard and the list of its removed rows with their hashes; returns what is wrong, or `None`."""
+    # In the order of cost: sizes and removed rows, the hash of the file, and its layout.
     path = folder / name / shard.file
     try:
         part = map_shard(folder / name, shard)
@@ -305,12 +319,11 @@ def damaged_views(folder: Path) -> list[Path]:
     damaged = []
     for path in paths:
         try:
-            is_whole = _is_as_signed(read_json(path))
+            if not _is_as_signed(read_json(path)):
+                damaged.append(path)
         except FileNotFoundError:
             continue
         except (OSError, ValueError):
-            is_whole = False
-        if not is_whole:
             damaged.append(path)
     return damaged
 
