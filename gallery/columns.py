@@ -132,7 +132,7 @@ def clip_table(
     # The vectors of each modality, zero where it is absent.
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
-    vectors = [column.contiguous() for column in embeds.unbind(1)]  # M of (clips, D)
+    vectors = embeds.movedim(1, 0).contiguous().unbind()  # M of (clips, D)
     columns = {"clip_id": strings(clip_ids)}
     for name, rows in zip(modalities, vectors, strict=True):
         columns[name] = fixed_lists(rows)
@@ -317,6 +317,7 @@ def check_rows(
     empty = named(clip_ids, ~modality_mask.any(1))
     if empty:
         raise ValueError(f"Every clip needs at least one modality; these have none: {empty}.")
+    # What the rows of absent modalities hold does not matter.
     wrong = named(clip_ids, (off_unit(modality_embeds) & modality_mask).any(1))
     if wrong:
         raise ValueError(f"Vectors of modalities that are present must be of unit norm; wrong for the clips: {wrong}.")

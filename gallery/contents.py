@@ -228,6 +228,7 @@ class Contents(Described):
         names = self.clips.column("clip_id")
         if self.metadata.get(SEGMENT) is None:
             return names
+        # The file of a window is what comes before its seconds.
         paths = pc.replace_substring_regex(names, WINDOW.pattern, "")
         # The (very few) files whose own names look like those of windows
         is_file = pc.is_in(names, value_set=self.file_rows.column("path"))

@@ -71,7 +71,9 @@ def without_infinity(content: Any) -> Any:
         return {name: without_infinity(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
         return [without_infinity(value) for value in content]
-    return str(content) if isinstance(content, float) and math.isinf(content) else content
+    if isinstance(content, float) and math.isinf(content):
+        return str(content)
+    return content
 
 
 def write_json(content: Any, path: Path) -> int:
@@ -86,6 +88,7 @@ def write_json(content: Any, path: Path) -> int:
         ValueError: a number is NaN.
         OSError: the file could not be written; it is named.
     """
+    # In memory first: if JSON cannot hold the content, no file is touched.
     content = without_infinity(content)
     raw = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     write_whole(path, lambda file: file.write(raw))
@@ -106,7 +109,7 @@ def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
 
     Args:
         path (`Path`): the file.
-        remedy (`str`): end of the error message, which says what to do.
+        remedy (`str`): end of the error message: what to do.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -170,6 +173,7 @@ def locked(path: Path, message: str) -> Iterator[Callable[[], None]]:
             return None
         return os.getpid(), status.st_dev, status.st_ino
 
+    # The file that is locked now, by this process.
     mine = identify()
 
     def check() -> None:

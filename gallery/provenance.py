@@ -43,6 +43,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
     if is_light(model) or Path(model).exists() or not hub_answers():
         return None
     try:
+        # A dry run compares the cache with the Hub.
         files = snapshot_download(str(model), ignore_patterns=NOT_NEEDED, dry_run=True)
         missing = [file for file in files if file.will_download]
         if not missing:
@@ -50,6 +51,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
         weights = HfApi().model_info(str(model)).safetensors
     except (OSError, ValueError):  # fetching it reports what is wrong
         return None
+    # The Hub counts the parameters of models in the format of safetensors.
     num_parameters = None
     if weights is not None:
         num_parameters = weights.total
@@ -81,6 +83,7 @@ def source_state() -> dict[str, str | bool] | None:
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
+    # Files that git does not track, such as results, do not count.
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
     if commit is None or changes is None:
@@ -133,6 +136,7 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
         "query_temperature": model.config.query_temperature,
         "modalities": list(model.config.modalities),
         "score_options": score_options,
+        # What may change results of the same model.
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "source": source_state(),

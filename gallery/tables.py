@@ -51,17 +51,19 @@ def _read_json(path: Path) -> tuple[list[str], list[Row]]:
     options = {"parse_int": str, "parse_float": str}
     rows: list[Row] = []
     if path.suffix.lower() == ".json":
-        found = json.loads(text, **options)
-        if not isinstance(found, list):
-            raise ValueError(f"expected a list of objects, one per row, got {type(found).__name__}")
-        rows = [(f"row {number}", row) for number, row in enumerate(found, start=1)]
+        content = json.loads(text, **options)
+        if not isinstance(content, list):
+            raise ValueError(f"expected a list of objects, one per row, got {type(content).__name__}")
+        rows = [(f"row {number}", row) for number, row in enumerate(content, start=1)]
     else:
+        # Not `splitlines`, which also splits at characters that may occur within a text.
         for number, line in enumerate(text.split("\n"), start=1):
             try:
                 if line.strip():
                     rows.append((f"line {number}", json.loads(line, **options)))
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
+    # A row may lack some columns: all that occur, in their order.
     names: dict[str, None] = {}
     for where, row in rows:
         if not isinstance(row, dict):
@@ -74,11 +76,11 @@ def _read_arrow(path: Path) -> tuple[list[str], list[Row]]:
     if path.is_dir():
         from datasets import DatasetDict, load_from_disk  # takes a second to import
 
-        found = load_from_disk(str(path))
-        if isinstance(found, DatasetDict):
-            splits = ", ".join(str(path / name) for name in found)
+        dataset = load_from_disk(str(path))
+        if isinstance(dataset, DatasetDict):
+            splits = ", ".join(str(path / name) for name in dataset)
             raise ValueError(f"it holds several data sets. Name one of them: {splits}")
-        table = found.with_format("arrow")[:]
+        table = dataset.with_format("arrow")[:]
     else:
         table = pa.parquet.read_table(path)
     rows = []
@@ -108,10 +110,12 @@ def read_table(path: str | os.PathLike) -> tuple[list[str], list[Row]]:
         check_content(path)  # reading a pipe or a device might never end
     readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json}
     read = readers.get(path.suffix.lower(), _read_arrow)
+    # All problems of a table become one error that names its file.
     try:
         names, rows = read(path)
     except (csv.Error, ValueError, RecursionError, KeyError, TypeError) as error:
         raise ValueError(f"{path} could not be read as a table: {error}.") from error
+    # Of two columns with one name, cells of one would be lost.
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"{path}: the columns {repeated} appear more than once. Give each its own name.")

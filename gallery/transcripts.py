@@ -2,7 +2,7 @@
 `transcripts`.
 
 The name of each is the hash of what the clip is read from, so files that are moved or indexed again keep theirs, and
-its kind (heard or read). It names the machine. A transcript without words records that none were found.
+its kind (speech or on-screen text). It names the machine. A transcript without words records that none were found.
 """
 
 import html
@@ -18,16 +18,16 @@ from gallery.published import lies_in_gallery
 
 FOLDER = "transcripts"
 SPEECH = "speech"
-"""Words that were heard."""
+"""Words in the sound."""
 SCREEN = "screen"
-"""Words that were read in the pictures."""
+"""Words in the pictures."""
 KINDS = (SPEECH, SCREEN)
 
 _MACHINE = "made by machine: "
 
 
 class Cue(NamedTuple):
-    """Words and when they are heard or seen, in seconds; lines are separated by line breaks."""
+    """Words, and the seconds at which they begin and end; lines are separated by line breaks."""
 
     start: float
     stop: float
@@ -52,14 +52,15 @@ def as_vtt(cues: Sequence[Cue], note: str | None = None) -> str:
     if note is not None:
         lines += [f"NOTE {note}", ""]
     for cue in cues:
-        # whole milliseconds, and at least one
+        # Whole milliseconds, and at least one.
         stop = max(cue.stop, cue.start + 0.001)
         lines += [f"{_time(cue.start)} --> {_time(stop)}", html.escape(cue.text, quote=False), ""]
     return "\n".join(lines)
 
 
 def write_transcript(path: Path, cues: Sequence[Cue], machine: str) -> None:
-    """Write words as a WebVTT file that names the machine that heard or read them."""
+    """Write words as a WebVTT file that names the machine that recognised them."""
+    # An arrow in a note would begin a cue.
     text = as_vtt(cues, _MACHINE + " ".join(machine.replace("-->", "->").split()))
     write_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
@@ -88,6 +89,7 @@ class Transcripts:
         path = self.path_of(sha256)
         if not lies_in_gallery(path, self._gallery):
             return None
+        # Every cue has an arrow, which is escaped in words.
         try:
             return b" --> " in path.read_bytes()
         except FileNotFoundError:
@@ -95,7 +97,9 @@ class Transcripts:
 
     def with_words(self, sha256: str) -> Path | None:
         """The path of the transcript for a hash, if it exists and contains words."""
-        return self.path_of(sha256) if self.has_words(sha256) else None
+        if self.has_words(sha256):
+            return self.path_of(sha256)
+        return None
 
     def write_once(self, sha256: str, make: Callable[[], Transcript | None]) -> None:
         """Write what `make` returns, unless there is a transcript already or it returns `None`; one process makes it,
@@ -104,8 +108,11 @@ class Transcripts:
         lock = self.folder / f".{sha256}.{self.kind}.lock"
         try:
             with FileLock(lock, fallback_to_soft=False):
-                # another process may have made it meanwhile
-                if self.has_words(sha256) is None and (made := make()) is not None:
+                # Another process may have made it meanwhile.
+                if self.has_words(sha256) is not None:
+                    return
+                made = make()
+                if made is not None:
                     write_transcript(self.path_of(sha256), *made)
         finally:
             lock.unlink(missing_ok=True)
@@ -118,19 +125,20 @@ class Transcripts:
 
     def kept(self) -> dict[str, list[Path]]:
         """All transcripts, of every kind, of each file, by its hash."""
-        found: dict[str, list[Path]] = {}
+        paths: dict[str, list[Path]] = {}
         for path in sorted(self.folder.glob("*.vtt")):
-            found.setdefault(path.name.partition(".")[0], []).append(path)
-        return found
+            paths.setdefault(path.name.partition(".")[0], []).append(path)
+        return paths
 
     def count(self) -> tuple[int, int]:
         """The number of transcripts, and the number of those with words."""
-        found = [self.has_words(sha256) for sha256 in self.hashes()]
-        return len(found), found.count(True)
+        have_words = [self.has_words(sha256) for sha256 in self.hashes()]
+        return len(have_words), have_words.count(True)
 
     def copy(self, gallery: Path) -> None:
         """Copy transcripts of every kind to another gallery; those that it has stay."""
         target = Transcripts(gallery).folder
+        # A link out of this gallery is not followed.
         for path in self.folder.glob("*.vtt"):
             if lies_in_gallery(path, self._gallery) and not (target / path.name).exists():
                 target.mkdir(exist_ok=True)

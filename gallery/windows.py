@@ -150,6 +150,7 @@ def clip_id_of_label(label: str) -> str | None:
 
 def seconds_of(seconds: float | None, window: Window | None) -> float | None:
     """Length of a window, or of the whole file, whose length is `seconds`, as far as it is known."""
+    # The last window, like a whole file, extends to the end.
     start, stop = window or (0.0, None)
     if stop is None:
         stop = seconds

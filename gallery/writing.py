@@ -158,6 +158,7 @@ class Writer:
         Returns:
             For each shard that has any, by its place, the keys that it has.
         """
+        # Each key is in one shard at most, and not looked for in others once it is found.
         left = set(keys)
         found = {}
         for place in range(len(self._old(name))):
