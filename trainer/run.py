@@ -19,7 +19,7 @@ from peft import PeftModel
 from transformers import Trainer, set_seed
 
 from commands.errors import print_lines
-from eval.benchmarks.rows import marks_of_clips
+from eval.benchmarks.rows import clip_digests
 from gallery.decoding import sandboxed
 from gallery.files import write_json
 from gallery.provenance import source_state, versions
@@ -282,7 +282,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         if trainer.is_world_process_zero():
             record = describe_training(trainer, seconds, checkpoint is not None)
             if run.benchmark == "own":  # the splits of published benchmarks are known to be disjoint
-                record["clips"] = marks_of_clips(rows)
+                record["clips"] = clip_digests(rows)
             folder = Path(args.output_dir)
             write_json(record, folder / RECORD)
             write_json(asdict(run) | args.to_sanitized_dict(), folder / RECIPE)  # last: it marks the run as finished

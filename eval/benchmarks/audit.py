@@ -7,6 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -49,8 +50,9 @@ def _decodes(
             return []
         return extractor.choose_parts(available)
 
+    # Digital silence does not count as sound.
     read = reader.read_audio_parts(path, choose)
-    return read is not None and any(part.any() for part in read[0])  # digital silence does not count as sound
+    return read is not None and any(map(np.any, read[0]))
 
 
 def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedReader) -> _Finding:
@@ -62,6 +64,7 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
     unreadable = []
     extractor = ScalarFeatureExtractor()
     reader = reader.reporting_to(lambda problem: unreadable.append(f"{clip['video_id']}: {problem}"))
+    # Duration and content of each file; what fails is reported under the clip's id.
     for kind, column in _COLUMNS.items():
         path = clip[column]
         if path is None:
@@ -76,11 +79,9 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
             missing.append(f"{clip['video_id']}: {path}")
         except (MediaError, OSError) as error:
             unreadable.append(f"{clip['video_id']}: {error}")
-    # A file that does not open fails for both video and audio: one line is enough.
-    missing = list(dict.fromkeys(missing))
-    unreadable = list(dict.fromkeys(unreadable))
     presence = [modality in present for modality in _MODALITIES]
-    return _Finding(presence, max(durations, default=None), missing, unreadable)
+    # A file that does not open fails for both video and audio: one line is enough.
+    return _Finding(presence, max(durations, default=None), [*dict.fromkeys(missing)], [*dict.fromkeys(unreadable)])
 
 
 def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     reader = SandboxedReader()
     findings = in_background(lambda clip: _inspect(clip, num_frames, reader), clips, num_workers)
 
-    # What each clip holds, in the order of the clips.
+    # How many files each folder holds: the numbers show at a glance whether a folder is the wrong one.
     ids = []
     folders: Counter[str] = Counter()
     paths: set[str | None] = {None}
@@ -126,6 +127,8 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
             if path not in paths:  # the video's own track is the same file
                 paths.add(path)
                 folders[os.path.dirname(path)] += 1
+
+    # What was found in the files, in the same order.
     without: dict[str, list[str]] = {modality: [] for modality in _MODALITIES}
     presence = []
     empty = []
@@ -152,8 +155,9 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
         described.setdefault(captions[query], []).append(ids[clip])
         num_captions[clip] += 1
     repeated = {}
-    if split.task == "retrieval":
-        repeated = {caption: owners for caption, owners in described.items() if len(set(owners)) > 1}
+    for caption, owners in described.items():
+        if split.task == "retrieval" and len(set(owners)) > 1:
+            repeated[caption] = owners
     middle = None
     if durations:
         middle = median(durations)
@@ -179,13 +183,13 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
         "folders": dict(sorted(folders.items())),
         "gallery": gallery_manifest(ids, torch.tensor(presence)),
     }
-    return report | {"complete": not any(report[name] for name in _FAULTS)}
+    return report | {"complete": not any(map(report.get, _FAULTS))}
 
 
-def _first_lines(lines: Sequence[str], limit: int = 10) -> list[str]:
-    first = [f"  {line}" for line in lines[:limit]]
-    if len(lines) > limit:
-        first.append(f"  and {len(lines) - limit:,} more")
+def _first_ten(lines: Sequence[str]) -> list[str]:
+    first = [f"  {line}" for line in lines[:10]]
+    if len(lines) > 10:
+        first.append(f"  and {len(lines) - 10:,} more")
     return first
 
 
@@ -208,9 +212,8 @@ def format_audit(report: Mapping[str, Any]) -> str:
         lines.append(f"{f'with {modality}':<16}{num_clips - len(ids):>9,}   {len(ids):,} without")
     duration = report["duration"]
     if duration["num_known"]:
-        shortest, middle, longest = (f"{duration[name]:,.1f} s" for name in ("min", "median", "max"))
-        line = f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   "
-        line += f"shortest {shortest}, median {middle}, longest {longest}"
+        line = f"{'hours':<16}{duration['total'] / 3600:>9,.2f}   shortest {duration['min']:,.1f} s, "
+        line += f"median {duration['median']:,.1f} s, longest {duration['max']:,.1f} s"
         unknown = num_clips - duration["num_known"]
         if unknown:
             line += f"; {unknown:,} clips have no known duration"
@@ -219,20 +222,20 @@ def format_audit(report: Mapping[str, Any]) -> str:
     # Faults, which must be repaired, then what may be intended.
     for name, title in _FAULTS.items():
         if report[name]:
-            lines += [f"{len(report[name]):,} {title}:", *_first_lines(report[name])]
-    if report["repeated_captions"]:
-        repeated = [f"{caption!r}: {', '.join(ids)}" for caption, ids in report["repeated_captions"].items()]
-        lines += [
-            f"{len(repeated):,} captions shared by several clips, only one of which counts as found:",
-            *_first_lines(repeated),
-        ]
+            lines += [f"{len(report[name]):,} {title}:", *_first_ten(report[name])]
+    repeated = [f"{caption!r}: {', '.join(ids)}" for caption, ids in report["repeated_captions"].items()]
+    if repeated:
+        lines.append(f"{len(repeated):,} captions shared by several clips, only one of which counts as found:")
+        lines += _first_ten(repeated)
+
+    # Where the files are, and which gallery they make.
     lines.append("files in:")
-    lines += _first_lines([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
+    lines += _first_ten([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
     lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
-    verdict = "Not complete: see above."
     if report["complete"]:
-        verdict = "Complete: every stream decodes."
-    lines.append(verdict)
+        lines.append("Complete: every stream decodes.")
+    else:
+        lines.append("Not complete: see above.")
     return "\n".join(lines)
 
 

@@ -18,12 +18,13 @@ def _read(path: Path) -> list[Entry]:
     for video_id, item in read_json(path, dict, _FORMAT).items():
         captions = []
         kinds = []
-        for name, kind in _KINDS.items():
-            texts = item.get(name) if isinstance(item, dict) else None
-            if isinstance(texts, list):
-                written = [text for text in texts if text != ""]  # some annotators wrote nothing
-                captions += written
-                kinds += [kind] * len(written)
+        if isinstance(item, dict):
+            for name, kind in _KINDS.items():
+                texts = item.get(name)
+                if isinstance(texts, list):
+                    written = [text for text in texts if text != ""]  # some annotators wrote nothing
+                    captions += written
+                    kinds += [kind] * len(written)
         if not captions or not all(map(is_text, captions)):
             raise ValueError(f"The clip {video_id!r} of {path} must have captions as {_FORMAT}; got {item!r:.200}.")
         entries.append(Entry(video_id, captions, kinds=kinds))

@@ -6,31 +6,29 @@ The annotation is `clotho_captions_<split>.csv`: the name of a file and its capt
 import csv
 from pathlib import Path
 
-from eval.benchmarks.descs import Entry, descs_benchmark, is_text
+from eval.benchmarks.descs import Entry, descs_benchmark, is_text, read_csv
 
-_CAPTIONS = [f"caption_{number}" for number in range(1, 6)]
+_COLUMNS = ("file_name", "caption_1", "caption_2", "caption_3", "caption_4", "caption_5")
 
 
 def _read(path: Path) -> list[Entry]:
-    expected = f"Clotho's own CSV with the columns file_name, {', '.join(_CAPTIONS)}"
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = list(csv.DictReader(lines, strict=True))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"No annotation at {path}. It must be {expected}.") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
+    expected = f"Clotho's own CSV with the columns {', '.join(_COLUMNS)}"
     entries = []
-    for number, row in enumerate(rows, start=1):
-        captions = [row.get(name) for name in _CAPTIONS]
-        if not all(map(is_text, [row.get("file_name"), *captions])):
+    for number, row in enumerate(read_csv(path, csv.DictReader, expected), start=1):
+        values = [row.get(name) for name in _COLUMNS]
+        if not all(map(is_text, values)):
             raise ValueError(f"Row {number} of {path} must be one of {expected}; got {row!r:.200}.")
-        entries.append(Entry(Path(row["file_name"]).stem, captions))
+        # The id of a clip is the name of its file without the suffix.
+        file, *captions = values
+        entries.append(Entry(Path(file).stem, captions))
     return entries
 
 
-_SPLITS = {"train": "development", "validation": "validation", "test": "evaluation"}
-_FILES = {split: f"clotho_captions_{name}.csv" for split, name in _SPLITS.items()}
+_FILES = {
+    "train": "clotho_captions_development.csv",
+    "validation": "clotho_captions_validation.csv",
+    "test": "clotho_captions_evaluation.csv",
+}
 CLOTHO = descs_benchmark("Clotho", _FILES, read=_read, captions="all")
 
 __all__ = ["CLOTHO"]

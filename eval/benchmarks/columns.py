@@ -31,6 +31,14 @@ further texts of the clip, named like the model's modality that reads them."""
 _NOT_MEDIA = {".json", ".srt", ".txt", ".vtt"}
 
 
+def _first_ten(names: Sequence[str]) -> str:
+    """Join names for a message, with `…` in place of those after the tenth."""
+    more = []
+    if len(names) > 10:
+        more.append("…")
+    return ", ".join([*names[:10], *more])
+
+
 def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
     """
     Find the file `<id>.<any extension>` of each id with one listing of the folder.
@@ -51,23 +59,23 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
 
     # One listing, because asking for each file is slow on a network.
     wanted = set(ids)
-    found: dict[str, list[str]] = {}
-    with os.scandir(folder.absolute()) as entries:
+    files: dict[str, list[str]] = {}
+    with os.scandir(folder) as entries:
         for entry in entries:
             name, extension = os.path.splitext(entry.name)
             # A broken link is kept: reading it reports the error. Otherwise the clip would seem to lack the track.
             if name in wanted and extension.lower() not in _NOT_MEDIA and not entry.is_dir():
-                found.setdefault(name, []).append(entry.path)
+                files.setdefault(name, []).append(entry.name)
+    # An id with several files does not decide which one is the clip.
     several = []
-    for paths in found.values():
-        if len(paths) > 1:
-            several.append(" and ".join(sorted(map(os.path.basename, paths))))
+    for names in files.values():
+        if len(names) > 1:
+            several.append(" and ".join(sorted(names)))
     if several:
         raise ValueError(
-            f"{len(several)} clips have several files in {folder}: {', '.join(sorted(several)[:10])}"
-            f"{', …' if len(several) > 10 else ''}. Keep one of each."
+            f"{len(several)} clips have several files in {folder}: {_first_ten(sorted(several))}. Keep one of each."
         )
-    return {name: paths[0] for name, paths in found.items()}
+    return {name: os.path.abspath(folder / names[0]) for name, names in files.items()}
 
 
 def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: str) -> None:
@@ -86,7 +94,7 @@ def refuse_missing(lost: Sequence[str], num_clips: int, fault: str, on_missing: 
     if not lost:
         return
     # If all clips lack their files, the folder is probably the wrong one.
-    message = f"{len(lost)} of {num_clips} clips {fault}: {', '.join(lost[:10])}{', …' if len(lost) > 10 else ''}."
+    message = f"{len(lost)} of {num_clips} clips {fault}: {_first_ten(lost)}."
     if len(lost) == num_clips:
         raise FileNotFoundError(f"{message} Is this the right folder?")
     if on_missing == "raise":
@@ -102,17 +110,12 @@ def make_dataset(rows: Sequence[Mapping[str, str | None]]) -> Dataset:
     Build a data set with the columns of `FEATURES`, and any further ones of the rows: `KIND`, and further texts.
 
     Raises:
-        ValueError: there are no rows, or a text holds half a character, which JSON can hold but no file can store.
+        ValueError: there are no rows, or a text is not Unicode: JSON can hold half a character, no file can store it.
     """
     if not rows:
         raise ValueError("The annotation lists no clip of this split. Give the annotation of another split.")
-    try:
-        further = {name: Value("string") for name in rows[0] if name not in FEATURES}
-        return Dataset.from_list(list(rows), features=Features({**FEATURES, **further}))
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"The text {error.object!r:.200} of the annotation is not Unicode. Restore the file."
-        ) from error
+    features = Features({name: Value("string") for name in (*FEATURES, *rows[0])})
+    return Dataset.from_list(list(rows), features=features)
 
 
 def dataset_from_rows(
@@ -139,14 +142,14 @@ def dataset_from_rows(
     resolved = []
     clip_ids = set()
     lost = {}
-    for row in rows:
-        row = {name: row[name] for name in columns}
+    for given in rows:
+        row = {name: given[name] for name in columns}
         clip_id = row["video_id"]
         clip_ids.add(clip_id)
 
         # Absolute paths; a file named twice, as video and audio, is reported once.
         absent = []
-        has_content = any(row[name] for name in ("subtitle", *texts))
+        has_content = bool(row["subtitle"]) or any(map(row.get, texts))
         for name in ("video_path", "audio_path"):
             if row[name] is not None:
                 has_content = True
@@ -156,8 +159,11 @@ def dataset_from_rows(
         if absent or not has_content:
             lost[clip_id] = f"{clip_id} ({', '.join(absent) or 'no file is named'})"
         resolved.append(row)
+
+    # A clip is left out with all of its rows.
     refuse_missing(list(lost.values()), len(clip_ids), "lack a file", on_missing)
-    return make_dataset([row for row in resolved if row["video_id"] not in lost]), list(lost)
+    kept = [row for row in resolved if row["video_id"] not in lost]
+    return make_dataset(kept), list(lost)
 
 
 __all__ = ["FEATURES", "KIND", "dataset_from_rows", "find_media", "make_dataset", "refuse_missing"]

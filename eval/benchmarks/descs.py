@@ -1,8 +1,9 @@
 """The annotation that VAST, GRAM and PMRL publish: a JSON list of clips, with media found by their ids."""
 
+import csv
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +54,27 @@ def read_json(path: Path, kind: type, what: str) -> Any:
     return content
 
 
+def read_csv(path: Path, reader: Callable[..., Iterable], what: str) -> list:
+    """
+    Read an annotation that is CSV.
+
+    Args:
+        path (`Path`): the file.
+        reader (`Callable`): `csv.reader` or `csv.DictReader`.
+        what (`str`): what the file must be, for the message.
+
+    Raises:
+        FileNotFoundError, ValueError: the file does not exist, or is not CSV.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            return list(reader(lines, strict=True))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"No annotation at {path}. It must be {what}.") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
+
+
 def _caption_rows(entry: Entry, captions: str) -> list[dict[str, str]]:
     """Return all captions of a clip, or the first of each kind; with their kinds, if there are any."""
     rows = []
@@ -96,7 +118,9 @@ def read_entries(
             raise ValueError(f"{where} must be an object, got {item!r:.200}.")
         video_id = item.get(id_name)
         subtitle = item.get("subtitle")
-        caption = next((item[name] for name in caption_names if name in item), None)
+        caption = None
+        for name in reversed(caption_names):  # the first of them wins
+            caption = item.get(name, caption)
         if not is_text(video_id):
             raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
         # One caption, or a list of some.
@@ -143,7 +167,8 @@ def dataset_from_entries(
     ids = [entry.video_id for entry in entries]
     videos = find_media(root / "videos", ids)
     audios = find_media(root / "audios", ids)
-    lost = [video_id for video_id in ids if video_id not in videos and video_id not in audios]
+    known = videos.keys() | audios.keys()
+    lost = [video_id for video_id in ids if video_id not in known]
     refuse_missing(lost, len(ids), f"have no file in {root / 'videos'} or {root / 'audios'}", on_missing)
 
     # Files are not checked one by one, which is slow on a network: the listings have shown that they exist.
@@ -191,7 +216,9 @@ def load_descs(
     Raises:
         FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
     """
-    file = f"{split}.json" if files is None else files[split]
+    file = f"{split}.json"
+    if files is not None:
+        file = files[split]
     return dataset_from_entries(read(Path(root) / file, **names), Path(root), captions, on_missing)
 
 
@@ -222,6 +249,7 @@ __all__ = [
     "descs_benchmark",
     "is_text",
     "load_descs",
+    "read_csv",
     "read_entries",
     "read_json",
 ]

@@ -37,10 +37,13 @@ def _read(path: Path) -> list[Entry]:
         if not caption.strip():
             raise ValueError(f"A line of {descriptions} must be a clip's id and a caption, got {line!r:.200}.")
         captions.setdefault(video_id, []).append(caption.strip())
-    undescribed = [video_id for video_id in ids if video_id not in captions]
-    if undescribed:
-        raise ValueError(f"{descriptions} has no caption for the clip {undescribed[0]!r} of {path}. Restore them.")
-    return [Entry(video_id, captions[video_id]) for video_id in dict.fromkeys(ids)]
+    # The clips of the split, each once.
+    entries = []
+    for video_id in dict.fromkeys(ids):
+        if video_id not in captions:
+            raise ValueError(f"{descriptions} has no caption for the clip {video_id!r} of {path}. Restore them.")
+        entries.append(Entry(video_id, captions[video_id]))
+    return entries
 
 
 _FILES = {"train": "train_list.txt", "validation": "val_list.txt", "test": "test_list.txt"}

@@ -22,8 +22,9 @@ from modeling_scalar.media_scalar import MediaError, find_sidecar, names_subtitl
 from modeling_scalar.scores_scalar import kind_of
 
 FILE_COLUMNS = ("video_path", "path")
-"""Default name of the column of videos."""
-HELD_OUT, KEPT = "test", "train"
+"""Default names of the column of videos; the first that a table has is used."""
+HELD_OUT = "test"
+KEPT = "train"
 """The two splits of a table with `holdout`."""
 
 
@@ -38,14 +39,18 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tu
         raise
     except Exception as error:  # the library's readers raise any exception for malformed files
         raise ValueError(f"No data set could be loaded from {name!r}: {error}") from error
-    names, kind = dataset.column_names, dataset.features.get(id_column)
+    names = dataset.column_names
+    kind = dataset.features.get(id_column)
     if kind not in (None, Value("string"), Value("large_string")):
         raise ValueError(
             f"Ids must be text, but the column {id_column!r} of {name} holds {kind}: as numbers, 007 and 7 are "
             "the same. Store it as text, or give the file instead of the data set."
         )
-    rows = dataset.select_columns([name for name in names if name in wanted])
-    return names, [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+    # Columns that are not used, such as one of decoded videos, are not read.
+    rows = []
+    for row in dataset.select_columns([name for name in names if name in wanted]):
+        rows.append((f"row {len(rows) + 1}", row))
+    return names, rows
 
 
 def _read_table(
@@ -60,7 +65,10 @@ def _read_table(
         raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
     if is_table(path):
         raise FileNotFoundError(f"There is no file {path}.")
-    return *_read_dataset(str(root), split, wanted, id_column), path if path.is_dir() else Path()
+    folder = Path()
+    if path.is_dir():
+        folder = path
+    return *_read_dataset(str(root), split, wanted, id_column), folder
 
 
 def _value(value: Any) -> Any:
@@ -108,8 +116,6 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
                     f"{columns['video_id']!r} is one clip."
                 )
             known["caption"] += captions
-    if not clips:
-        raise ValueError(f"{source} has no rows.")
     return list(clips.values())
 
 
@@ -136,8 +142,14 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
 
 def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
     """Find the subtitles of clips whose table has no column of subtitles."""
-    with_video = [clip for clip in clips if clip["video_path"] is not None and "\0" not in clip["video_path"]]
-    files = [os.path.realpath(folder.absolute() / clip["video_path"]) for clip in with_video]
+    # The clips with a video, and their files.
+    with_video = []
+    files = []
+    for clip in clips:
+        video = clip["video_path"]
+        if video is not None and "\0" not in video:  # no system has such a file: reading it reports the error
+            with_video.append(clip)
+            files.append(os.path.realpath(folder.absolute() / video))
     known = {}
     if gallery is not None:
         known = gallery.files_at(files)
@@ -157,9 +169,10 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
         except (MediaError, OSError):  # reported when the clip is read
             return None
 
+    # Several at once, because reading a subtitle track waits for a decoder.
     with ThreadPoolExecutor(num_processors()) as pool:
-        found = tqdm(pool.map(words_of, files), "Subtitles", len(files), unit="file", delay=2)
-        for clip, words in zip(with_video, found, strict=True):
+        subtitles = tqdm(pool.map(words_of, files), "Subtitles", len(files), unit="file", delay=2)
+        for clip, words in zip(with_video, subtitles, strict=True):
             clip["subtitle"] = words
 
 
@@ -167,12 +180,13 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
     """Return the table's names of the columns of `FEATURES`."""
     # By default a column has the name of what it holds; a video may also be `path`.
     columns = {name: given.get(name, name) for name in (*FEATURES, *given)}
-    if "video_path" not in given:
-        columns["video_path"] = next((name for name in FILE_COLUMNS if name in names), "video_path")
+    if "video_path" not in {*given, *names} and "path" in names:
+        columns["video_path"] = "path"
     # Without ids, the path is the id.
     if "video_id" not in {*given, *names} and columns["video_path"] in names:
         columns["video_id"] = columns["video_path"]
-    lacking = sorted({columns[name] for name in {"video_id", "caption", *given}} - set(names))
+    needed = {columns[name] for name in ("video_id", "caption", *given)}
+    lacking = sorted(needed.difference(names))
     if lacking:
         raise ValueError(
             f"{source} has the columns {names}, but not {lacking}. Name the ones to use: "
@@ -204,16 +218,16 @@ def _one_side(clips: list[dict[str, Any]], split: str, share: float, source: str
     """Return the held-out share of a table, or the rest."""
     if split not in (KEPT, HELD_OUT):
         raise ValueError(f"With `holdout` a table has the splits {KEPT!r} and {HELD_OUT!r}, got {split!r}.")
-    found = []
+    chosen = []
     for clip in clips:
         if is_held_out(clip["video_id"], share) == (split == HELD_OUT):
-            found.append(clip)
-    if not found:
+            chosen.append(clip)
+    if not chosen:
         raise ValueError(
             f"With `holdout` {share:g}, none of the {len(clips)} clips of {source} is in the split {split!r}. Give "
             "another share."
         )
-    return found
+    return chosen
 
 
 def load_own(
@@ -265,7 +279,7 @@ def load_own(
         raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")
 
     # The rows of the table, in which a held-out share is part of the split "train".
-    wanted = {*FILE_COLUMNS, *(given.get(name, name) for name in (*FEATURES, *texts))}
+    wanted = {*FILE_COLUMNS, *FEATURES, *given.values()}
     split_of_table = split
     if holdout is not None:
         split_of_table = KEPT
@@ -278,7 +292,8 @@ def load_own(
         clips = _one_side(clips, split, holdout, str(root))
 
     # Their files and subtitles, as far as the table has no columns of them.
-    _find_files(clips, {name for name in columns if columns[name] in names}, folder)
+    known = {name for name, column in columns.items() if column in names}
+    _find_files(clips, known, folder)
     if columns["subtitle"] not in names:
         gallery = None
         if words_of is not None:
@@ -288,10 +303,10 @@ def load_own(
     # A row per caption.
     rows = []
     for clip in clips:
-        captions_of_clip = clip["caption"]
-        if captions == "first":
-            captions_of_clip = captions_of_clip[:1]
-        rows += [clip | {"caption": caption} for caption in captions_of_clip]
+        for caption in clip["caption"]:
+            rows.append(clip | {"caption": caption})
+            if captions == "first":
+                break
     return dataset_from_rows(rows, folder, on_missing, texts)
 
 

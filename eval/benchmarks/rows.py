@@ -20,9 +20,6 @@ from modeling_scalar.scores_scalar import kind_of
 
 logger = logging.getLogger(__name__)
 
-TASKS = ("retrieval", "classification")
-"""Meaning of captions: a query for one clip, or a class label, which many clips share."""
-
 _CLIP_COLUMNS = tuple(name for name in FEATURES if name != "caption")
 
 
@@ -77,11 +74,8 @@ def group_rows(
         The clips, the text and the identifier of each query, and pairs [query, clip] sorted by query.
 
     Raises:
-        ValueError: a column or caption is missing, rows of one clip differ, a clip has a label twice, there are no
-            rows, or the task is unknown.
+        ValueError: a column or caption is missing, rows of one clip differ, or a clip has a label twice.
     """
-    if task not in TASKS:
-        raise ValueError(f"`task` must be one of {TASKS}, got {task!r}.")
     missing = [name for name in FEATURES if name not in dataset.column_names]
     if missing:
         raise ValueError(f"Expected the columns {list(FEATURES)}; {missing} are not among {dataset.column_names}.")
@@ -117,8 +111,8 @@ def group_rows(
         if target in targets:
             raise ValueError(f"The clip {clip_id!r} has the label {caption!r} twice. Remove one of the rows.")
         targets[target] = None
-    if not clips:
-        raise ValueError("The data set has no rows; there is nothing to embed.")
+
+    # In the order of the queries.
     pairs = []
     for query, targets in enumerate(described.values()):
         pairs += [[query, target] for target in targets]
@@ -139,12 +133,14 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> 
         FileNotFoundError: a file does not exist.
         ValueError: a stream cannot be decoded. Both messages name the clip and its files.
     """
-    video, audio = clip["video_path"], clip["audio_path"]
+    video = clip["video_path"]
+    audio = clip["audio_path"]
     if audio is not None and audio == video:
         audio = FROM_VIDEO
     where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
     processor = sandboxed(processor)
-    if names := text_columns(clip, processor.modalities):
+    names = text_columns(clip, processor.modalities)
+    if names:
         kwargs["texts"] = {name: clip[name] for name in names}
     try:
         return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], **kwargs)
@@ -174,8 +170,8 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
     return {"kinds": dict(zip(query_ids, dataset[KIND][:], strict=True))}
 
 
-def marks_of_clips(dataset: Dataset) -> list[str]:
-    """Mark each clip by 64 bits of a hash of its id and its file names, independent of their folder; sorted."""
+def clip_digests(dataset: Dataset) -> list[str]:
+    """Return 64 bits of a hash of each clip's id and file names, which do not depend on their folder; sorted."""
     digests = set()
     columns = dataset.select_columns(["video_id", "video_path", "audio_path"]).to_dict()
     for video_id, video_path, audio_path in zip(*columns.values(), strict=True):
@@ -185,16 +181,19 @@ def marks_of_clips(dataset: Dataset) -> list[str]:
 
 
 def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | None:
-    """Return the number of clips that a local model was trained on, or `None` if its `training.json` has no marks."""
+    """Return the number of clips that a local model was trained on, or `None` if its `training.json` lacks `clips`."""
     path = Path(model_path) / "training.json"
-    noted = read_json(path).get("clips") if path.is_file() else None
-    return None if noted is None else len({*noted}.intersection(marks_of_clips(dataset)))
+    if not path.is_file():
+        return None
+    trained_on = read_json(path).get("clips")
+    if trained_on is None:
+        return None
+    return len({*trained_on}.intersection(clip_digests(dataset)))
 
 
 __all__ = [
-    "TASKS",
+    "clip_digests",
     "group_rows",
-    "marks_of_clips",
     "num_trained_on",
     "query_kinds",
     "read_row",

@@ -11,20 +11,16 @@ from pathlib import Path
 from datasets import Dataset
 
 from eval.benchmarks.definition import PROTOCOL, Benchmark
-from eval.benchmarks.descs import Entry, dataset_from_entries, read_entries
+from eval.benchmarks.descs import Entry, dataset_from_entries, read_csv, read_entries
 
 SPLITS = ("train", "test")
+_FORMAT = "VGGSound's vggsound.csv, or a JSON list of objects with `video_id` and `label`"
 
 
 def _read_csv(path: Path, split: str) -> list[Entry]:
     """Read VGGSound's own annotation, which has no header: YouTube id, start in seconds, label, split."""
     entries: dict[str, Entry] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = list(csv.reader(lines, strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(read_csv(path, csv.reader, _FORMAT), start=1):
         where = f"Row {number} of {path}"
         if len(row) != 4 or not re.fullmatch("[0-9]{1,9}", row[1]) or not row[2].strip() or row[3] not in SPLITS:
             raise ValueError(
@@ -77,14 +73,10 @@ def load_vggsound(
     root = Path(root)
     # The annotation of VAST, or else VGGSound's own.
     path = root / f"descs_ret_{split}.json"
-    if not path.is_file():
-        path = root / "vggsound.csv"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"No annotation at {path}. It must be VGGSound's vggsound.csv, or a JSON list of objects with `video_id` "
-            "and `label`."
-        )
-    entries = _read_csv(path, split) if path.suffix == ".csv" else _read_json(path)
+    if path.is_file():
+        entries = _read_json(path)
+    else:
+        entries = _read_csv(root / "vggsound.csv", split)
     return dataset_from_entries(entries, root, "first", on_missing)
 
 
