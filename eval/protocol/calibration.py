@@ -24,11 +24,17 @@ from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import DIRECTIONS, PAPER_MODALITIES, WEIGHING, Pairs, make_pairs
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
-_CONTRASTIVE, _LEAST, _MOST = 0.05, 0.005, 50.0  # temperature of the likelihood: default and bounds
+# Temperature of the likelihood: default and bounds.
+_CONTRASTIVE = 0.05
+_LEAST = 0.005
+_MOST = 50.0
 _FARTHEST = 7.0  # bound of offsets and logarithms of scales: a first step of the search can go too far
 # Widths of the normal priors, together worth about one query: where the queries say little, the defaults stay.
-_LOG_NUMBER, _LOG_SCALE, _OFFSET = 3.0, 1.0, 0.5
-_STEPS, _FLAT = 60, 1e-5  # maximum number of steps of the search, and the slope at which it ends
+_LOG_NUMBER = 3.0
+_LOG_SCALE = 1.0
+_OFFSET = 0.5
+_STEPS = 60  # most steps of the search
+_FLAT = 1e-5  # slope at which it ends
 _DIGITS = 3  # significant digits of the fit
 
 _KINDS = ("recall_at_1", "mean_reciprocal_rank")
@@ -90,9 +96,12 @@ class Likelihood:
 
     number = "query_temperature"
     """The score's own number."""
-    usual, starts, bounds = 0.1, (0.03, 0.1, 0.5), (0.005, 50.0)
-    """Its default, where searches start (the likelihood can have several optima), and its bounds: beyond them one
-    modality counts alone, or all count alike."""
+    usual = 0.1
+    """Its default."""
+    starts = (0.03, 0.1, 0.5)
+    """Where searches start: the likelihood can have several optima."""
+    bounds = (0.005, 50.0)
+    """Beyond them one modality counts alone, or all count alike."""
 
     def __init__(self, embeddings: Embeddings, options: Mapping[str, Any]):
         # Products of texts and clips (M, Q, V), in float64, are computed once for the whole search.
@@ -109,12 +118,13 @@ class Likelihood:
 
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the parameters as options of the score."""
-        found = {self.number: parameters[0].clamp(*map(math.log, self.bounds)).exp()}
+        options = {self.number: parameters[0].clamp(*map(math.log, self.bounds)).exp()}
         rest = parameters[2:].clamp(-_FARTHEST, _FARTHEST)
         if len(rest):
             log_scale, offset = rest.chunk(2)
-            found |= {"modality_scale": log_scale.exp(), "modality_offset": offset}
-        return found
+            options["modality_scale"] = log_scale.exp()
+            options["modality_offset"] = offset
+        return options
 
     def with_options(self, **options: Any) -> Pairs:
         """Return the pairs with some options of their score replaced."""
@@ -179,13 +189,13 @@ class Likelihood:
             _, best = self.minimum(torch.cat([best, rest]))
         with torch.no_grad():
             options = self.options(best)
-        return {name: _rounded(value.tolist()) for name, value in options.items()}
-
-
-def _rounded(value: float | list[float]) -> Any:
-    if isinstance(value, list):
-        return [_rounded(number) for number in value]
-    return float(f"{value:.{_DIGITS}g}")
+        rounded = {}
+        for name, value in options.items():
+            numbers = [float(f"{number:.{_DIGITS}g}") for number in value.flatten().tolist()]
+            rounded[name] = numbers
+            if not value.ndim:
+                rounded[name] = numbers[0]
+        return rounded
 
 
 def fit(embeddings: Embeddings, before: Mapping[str, Any], scale_offset: bool = False) -> dict[str, Any]:
@@ -244,15 +254,16 @@ def _by_group(
     embeddings: Embeddings, groups: Sequence[np.ndarray], options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
     """Return the measures of each group, in percent: its queries among all clips, and its clips among all queries."""
+    # Each direction by the best rank of a query, or of a clip; then the mean of both.
     (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], ["scalar"], **options)
-    found = {}
+    measures = {}
     for column, (direction, own) in enumerate(zip(DIRECTIONS, groups, strict=True)):
         first = first_ranks(ranks["scalar"][direction], embeddings.pairs[:, column]).double().numpy()
-        found[f"{direction}_recall_at_1"] = by_group(100.0 * (first == 1), own)
-        found[f"{direction}_mean_reciprocal_rank"] = by_group(100.0 / first, own)
+        measures[f"{direction}_recall_at_1"] = by_group(100.0 * (first == 1), own)
+        measures[f"{direction}_mean_reciprocal_rank"] = by_group(100.0 / first, own)
     for kind in _KINDS:
-        found[kind] = (found[f"text_to_video_{kind}"] + found[f"video_to_text_{kind}"]) / 2
-    return found
+        measures[kind] = (measures[f"text_to_video_{kind}"] + measures[f"video_to_text_{kind}"]) / 2
+    return measures
 
 
 def calibrate_embeddings(
@@ -294,7 +305,7 @@ def calibrate_embeddings(
         return fit(_sample(embeddings, queries, clips, generator), before, scale_offset)
 
     # Each group is measured with the fit that did not include it.
-    folds = [fit_without(fold) for fold in range(num_folds)]
+    folds = list(map(fit_without, range(num_folds)))
     groups = of_queries, of_clips[of_clips >= 0]
     old = _by_group(embeddings, groups, before)
     parts = [_by_group(embeddings, groups, options) for options in folds]

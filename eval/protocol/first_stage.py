@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -40,34 +41,44 @@ _COMPARED = ("uniform", "gram")  # compared with the model's own score, next to 
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
 
 
-def _known(modalities: Sequence[str]) -> dict[str, Method]:
+def _methods_of(modalities: Sequence[str]) -> dict[str, Method]:
     """Return the scores of clips with these modalities, in the order of tables; single modalities are listed
     together."""
+    # In place of each of the paper's modalities, all of these; a name that comes again changes nothing.
     names: list[str] = []
     for name in METHODS:
-        names.extend(modalities if name in PAPER_MODALITIES else (name,))
-    known = {}
+        if name in PAPER_MODALITIES:
+            names += modalities
+        else:
+            names.append(name)
+
+    # A registered score may need modalities that these clips lack.
+    methods = {}
     for name in names:
-        method = find_method(name, None if name in METHODS else modalities)
-        if {*method.needs, *(method.reads or ())} <= {*modalities}:
-            known[name] = method
-    return known
+        method = METHODS.get(name)
+        if method is None:
+            method = find_method(name, modalities)
+        if {*method.needs, *(method.reads or ())}.issubset(modalities):
+            methods[name] = method
+    return methods
 
 
 def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     """Return the scores that these embeddings have the inputs for: some scores need certain modalities, `concat_head`
     needs its heads."""
-    has_heads = embeddings.concat_embeds is not None
-    methods = _known(embeddings.modalities)
-    return tuple(name for name in methods if has_heads or not methods[name].uses_concat_heads)
+    names = []
+    for name, method in _methods_of(embeddings.modalities).items():
+        if embeddings.concat_embeds is not None or not method.uses_concat_heads:
+            names.append(name)
+    return tuple(names)
 
 
 def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
     """Raise a ValueError unless every name is a registered method or one of the clips' modalities, and the clips have
     the modalities that the methods read."""
-    unknown = [method for method in methods if method not in METHODS and method not in modalities]
+    known = tuple(dict.fromkeys((*METHODS, *modalities)))
+    unknown = [method for method in methods if method not in known]
     if unknown:
-        known = tuple(dict.fromkeys((*METHODS, *modalities)))
         raise ValueError(f"`methods` must be among {known}, got {unknown}. The clips have {', '.join(modalities)}.")
     for method in methods:
         find_method(method, modalities)
@@ -87,7 +98,7 @@ def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) 
 
 def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
     """Return the methods that read a single modality, to compare joint scores with the best of them."""
-    return tuple(name for name, method in _known(modalities).items() if method.is_pathway)
+    return tuple(name for name, method in _methods_of(modalities).items() if method.is_pathway)
 
 
 def _blocks(
@@ -95,6 +106,7 @@ def _blocks(
 ) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
     """Yield parts of the score matrix in which every query of the direction meets all of its candidates."""
     every = slice(0, None)
+    # A small matrix as a whole, for all directions; a large one in rows of each direction.
     if num_queries * num_clips <= max_pairs:
         yield every, every, tuple(directions)
         return
@@ -173,8 +185,6 @@ def rank_pairs(
     """
     embeddings.check_finite()
     check_methods(methods, embeddings.modalities)
-    if max_pairs < 1:
-        raise ValueError(f"`max_pairs` must be at least 1, got {max_pairs}.")
     pairs = embeddings.pairs
 
     # Masks that leave every clip the same modalities are scored once: low rates mask few clips, small galleries none.
@@ -234,28 +244,30 @@ def relevant_weights(
         `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities.
     """
     calibration = {name: value for name, value in score_options.items() if name in CALIBRATION}
+    # A chunk at a time: the vectors of all pairs at once would be a copy of the clips for each caption.
     weights = []
     for chunk in embeddings.pairs.split(_CHUNK):
         queries, clips = chunk.unbind(1)
-        found = paired_weights(
+        weights_of_chunk = paired_weights(
             embeddings.text_embeds[queries],
             embeddings.modality_embeds[clips],
             modality_mask[clips],
             query_temperature=query_temperature,
             **calibration,
         )
-        weights.append(found)
+        weights.append(weights_of_chunk)
     return torch.cat(weights)
 
 
 def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
-    found = {}
+    """Return the metrics of each direction, with its name before theirs."""
+    metrics = {}
     for direction, values in ranks.items():
-        metrics = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
-        del metrics["num_queries"]
-        for name, value in metrics.items():
-            found[f"{direction}_{name}"] = value
-    return found
+        of_direction = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
+        del of_direction["num_queries"]
+        for name, value in of_direction.items():
+            metrics[f"{direction}_{name}"] = value
+    return metrics
 
 
 def _rate_entry(
@@ -280,7 +292,10 @@ def _rate_entry(
     # The aggregation gain: R@1 of a joint score minus that of the strongest single pathway, in points.
     singles = pathways(names)
     best = max(singles, key=recalls.__getitem__)
-    gains = {name: recall - recalls[best] for name, recall in recalls.items() if name not in singles}
+    gains = {}
+    for name, recall in recalls.items():
+        if name not in singles:
+            gains[name] = recall - recalls[best]
 
     # Which modality decides, by the weights of relevant pairs (P, M).
     weights = relevant_weights(embeddings, modality_mask, **score_options)
@@ -405,7 +420,7 @@ def measure_first_stage(
 
     # The ladder of modality sets, for joint scores: a single pathway reads only its own modality.
     measured["ladder"] = []
-    if any(name not in singles for name in methods):
+    if not set(methods) <= set(singles):
         for modalities, mask, step_ranks in zip(ladder(embeddings.modalities), steps, ranks_of_steps, strict=True):
             measured["ladder"].append(_ladder_entry(embeddings, modalities, mask, step_ranks))
 
@@ -489,13 +504,12 @@ def recall_differences(
         R@1.
     """
     # Each query counts 100 if a relevant clip is first and 0 otherwise, so that their mean is R@1 in percent.
-    hits = {}
-    for name in (method, *baselines):
-        hits[name] = [100.0 * (rank == 1) for rank in table[f"rank_{name}"]]
+    own = 100.0 * np.equal(table[f"rank_{method}"], 1)
     differences = []
     for baseline in baselines:
         if baseline != method:
-            interval = paired_bootstrap(hits[method], hits[baseline], seed=seed)
+            other = 100.0 * np.equal(table[f"rank_{baseline}"], 1)
+            interval = paired_bootstrap(own, other, seed=seed)
             differences.append({"method": method, "baseline": baseline, **interval})
     return differences
 
@@ -512,15 +526,16 @@ def recalls_by_kind(table: dict[str, list], methods: Sequence[str]) -> list[dict
         `list[dict]`, sorted by kind: `kind`, `num_queries` and `text_to_video_recall_at_1`, a `dict` from method to
         percent.
     """
-    found = []
+    # Queries of a kind among all clips, which are the same for every kind.
+    entries = []
     for kind in sorted({*table["kind"]} - {None}):
         rows = [row for row, name in enumerate(table["kind"]) if name == kind]
         recalls = {}
         for name in methods:
-            ranks = table[f"rank_{name}"]
-            recalls[name] = 100 * [ranks[row] for row in rows].count(1) / len(rows)
-        found.append({"kind": kind, "num_queries": len(rows), "text_to_video_recall_at_1": recalls})
-    return found
+            num_first = np.equal(table[f"rank_{name}"], 1)[rows].sum().item()
+            recalls[name] = 100 * num_first / len(rows)
+        entries.append({"kind": kind, "num_queries": len(rows), "text_to_video_recall_at_1": recalls})
+    return entries
 
 
 __all__ = [

@@ -43,10 +43,9 @@ def deal(
             f"Calibration in {num_folds} folds needs at least {2 * num_folds} clips with queries of their own, got "
             f"{len(names)}. Give more clips, or fewer folds."
         )
-    fold_of = dict(zip(generator.permutation(names).tolist(), np.arange(len(names)) % num_folds, strict=True))
-    query_folds = np.array([fold_of[group] for group in of_queries.tolist()])
-    clip_folds = np.array([fold_of.get(group, -1) for group in of_clips.tolist()])
-    return of_queries, query_folds, clip_folds
+    folds = np.full(max(of_queries.max(), of_clips.max()) + 2, -1)  # by group; the last one is that of group -1
+    folds[generator.permutation(names)] = np.arange(len(names)) % num_folds
+    return of_queries, folds[of_queries], folds[of_clips]
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -101,7 +101,9 @@ def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
     below = weights.cumsum() - weights
     # The last score with few enough groups below it.
     place = np.searchsorted(below, _MOST * (len(counts) + 1) - 1 + 1e-9, side="right") - 1
-    return -math.inf if place < 0 else float(best[order[place]])
+    if place < 0:
+        return -math.inf
+    return float(best[order[place]])
 
 
 def fit_least_score(
@@ -140,8 +142,11 @@ def fit_least_score(
     answered = by_group(reported[0], groups)
     unanswered = by_group(reported[1], groups)
     interval = paired_bootstrap(unanswered, answered, seed=seed)
+    least = None
+    if math.isfinite(score):
+        least = float(np.float32(score))  # in the precision of hits
     return LeastScore(
-        score=None if math.isinf(score) else float(np.float32(score)),  # in the precision of hits
+        score=least,
         answered=float(answered.mean()),
         unanswered=float(unanswered.mean()),
         **interval,

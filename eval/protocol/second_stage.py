@@ -28,7 +28,7 @@ from eval.protocol.statistics import area_under_curve
 from gallery.embedding import Batch
 from gallery.matching import check_policies, clip_views
 from gallery.matching import match_logits as match_read
-from gallery.reranking import check_depth, check_weight, fused_values, places_of, sort_rows
+from gallery.reranking import check_depth, fused_values, places_of, sort_rows
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -78,24 +78,7 @@ def two_stage_scores(
         keep their first-stage scores. Among equal values the irrelevant ones come first. If equal first-stage scores
         leave the order of places open, a relevant candidate gets the last place, and the irrelevant ones that cannot
         be read get the first places.
-
-    Raises:
-        ValueError: shapes do not match, or the candidates are not the best by `scores`.
     """
-    if candidates.shape != values.shape or candidates.ndim != 2 or len(candidates) != len(scores):
-        raise ValueError(
-            f"Expected `candidates` and `values` of shape (rows, candidates) for `scores` of shape "
-            f"{tuple(scores.shape)}, got {tuple(candidates.shape)} and {tuple(values.shape)}."
-        )
-    # Candidates are distinct, and no other scores more.
-    others = scores.scatter(1, candidates, -torch.inf)
-    repeated = (candidates.sort(dim=1).values.diff(dim=1) == 0).any(dim=1)
-    misplaced = repeated | (scores.gather(1, candidates).amin(dim=1) < others.amax(dim=1))
-    if misplaced.any():
-        raise ValueError(
-            f"`candidates` must be the best of each row by `scores`, which is not so in rows "
-            f"{misplaced.nonzero().flatten().tolist()[:10]}."
-        )
     # The places of equal first-stage scores: first irrelevant clips that cannot be read, last the relevant ones.
     relevant = _is_relevant(scores, pairs).gather(1, candidates)
     readable = ~values.isnan()
@@ -192,7 +175,8 @@ class _FirstStage:
         for start in range(0, len(self.rows), self.block_size):
             block = slice(start, start + self.block_size)
             rows = self.rows[block]
-            queries = clips = slice(None)
+            queries = slice(None)
+            clips = slice(None)
             if self.direction == "text_to_video":
                 queries = rows
             else:
@@ -290,12 +274,8 @@ class TwoStage:
         clips, captions, *_ = group_rows(dataset)
         if embeddings.clip_ids != [clip["video_id"] for clip in clips] or set(embeddings.captions) != set(captions):
             raise ValueError("`embeddings` must be those of `dataset`: their clips or captions differ.")
-        if not rates:
-            raise ValueError(f"Expected at least one rate, got {rates}.")
         condition_on = model.config.condition_on
         check_policies(policies, condition_on)
-        if block_size < 1:
-            raise ValueError(f"`block_size` must be at least 1, got {block_size}.")
         embeddings.check_finite()
         self.depth = depth
         self.mask_seed = mask_seed
@@ -323,11 +303,11 @@ class TwoStage:
             for rate in rates:
                 self.settings.append((policy, rate))
                 views = clip_views(masks[rate], condition_on, policy, embeddings.modalities)
-                requests += [stage.requests(views) for stage in stages[rate]]
+                for stage in stages[rate]:
+                    requests.append(stage.requests(views))
                 if (policy, rate) == self._matched_setting:
-                    matched = torch.cat([embeddings.pairs, views[embeddings.pairs[:, 1:]]], dim=1)[
-                        :, None
-                    ]  # (P, 1, 3)
+                    relevant = torch.cat([embeddings.pairs, views[embeddings.pairs[:, 1:]]], dim=1)
+                    matched = relevant[:, None]  # (P, 1, 3)
         if matched is not None:
             requests.append(matched)
 
@@ -337,11 +317,11 @@ class TwoStage:
         logits = match_logits(model, processor, clips, embeddings.captions, unique, **options)
         sizes = [request.shape[0] * request.shape[1] for request in requests]
         parts = iter(logits[places].split(sizes))
-        self._found = {}
+        self._measured = {}
         for setting in self.settings:
-            self._found[setting] = []
+            self._measured[setting] = []
             for stage in stages[setting[1]]:
-                self._found[setting].append((stage, next(parts).view(stage.candidates.shape)))
+                self._measured[setting].append((stage, next(parts).view(stage.candidates.shape)))
         self._matched_logits = next(parts, None)
 
     def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
@@ -359,36 +339,30 @@ class TwoStage:
             because the clip has nothing for the cross-encoder to read), with `"fused"` the `weight`, and the
             `text_to_video_*` and `video_to_text_*` metrics.
 
-        Raises:
-            ValueError: a depth or the weight is out of range.
         """
         if depths is None:
             depths = (self.depth,)
-        depths = tuple(sorted(set(depths)))
-        # Depths within what was read.
-        for depth in depths:
-            check_depth(depth)
-        if not depths or depths[-1] > self.depth:
-            raise ValueError(f"Expected depths up to the {self.depth} candidates read, got {list(depths)}.")
         # Every depth by the match alone, then by both scores.
-        orders: list[tuple[int, float | None]] = [(depth, None) for depth in depths]
-        if weight is not None:
-            check_weight(weight)
-            orders += [(depth, weight) for depth in depths]
+        orders: list[tuple[int, float | None]] = []
+        for order_weight in dict.fromkeys((None, weight)):
+            for depth in sorted(set(depths)):
+                orders.append((depth, order_weight))
+
+        # Both directions of a mask share an entry.
         results = []
         for policy, rate in self.settings:
-            found = self._found[policy, rate]
-            measured = [stage.metrics(logits, orders) for stage, logits in found]
-            for (depth, order_weight), *of_directions in zip(orders, *measured, strict=True):
-                rule = "match" if order_weight is None else "fused"
-                result = {"depth": depth, "rule": rule, "policy": policy, "method": self.method, "rate": rate}
-                result["mask_seed"] = self.mask_seed
-                result["num_unread_pairs"] = sum(logits[:, :depth].isnan().sum().item() for _, logits in found)
-                if rule == "fused":
-                    result["weight"] = weight
-                for metrics in of_directions:
-                    result |= metrics
-                results.append(result)
+            entries = []
+            for depth, order_weight in orders:
+                entry = {"depth": depth, "rule": "match", "policy": policy, "method": self.method, "rate": rate}
+                entry |= {"mask_seed": self.mask_seed, "num_unread_pairs": 0}
+                if order_weight is not None:
+                    entry |= {"rule": "fused", "weight": order_weight}
+                entries.append(entry)
+            for stage, logits in self._measured[policy, rate]:
+                for entry, metrics in zip(entries, stage.metrics(logits, orders), strict=True):
+                    entry["num_unread_pairs"] += logits[:, : entry["depth"]].isnan().sum().item()
+                    entry |= metrics
+            results += entries
         return results
 
     def choose_weight(self, grid: Sequence[float] = FUSION_WEIGHTS) -> dict[str, Any]:
@@ -406,11 +380,7 @@ class TwoStage:
             `dict`: `weight`, `depth`, `policy`, `method`, `rates`, and `grid` with `curve`, the mean R@1 of each
             weight.
 
-        Raises:
-            ValueError: a weight is out of range.
         """
-        for weight in grid:
-            check_weight(weight)
         orders = [(self.depth, weight) for weight in grid]
 
         # R@1 of every weight, for each mask and direction of the first policy.
@@ -418,12 +388,14 @@ class TwoStage:
         rates = [rate for policy, rate in self.settings if policy == first_policy]
         recalls = []
         for rate in rates:
-            for stage, logits in self._found[first_policy, rate]:
+            for stage, logits in self._measured[first_policy, rate]:
                 metrics = stage.metrics(logits, orders)
                 recalls.append([entry[f"{stage.direction}_recall_at_1"] for entry in metrics])
 
         # Rounded, so that equal means tie despite the rounding errors of their sums.
-        curve = [round(sum(of_weight) / len(of_weight), 9) for of_weight in zip(*recalls, strict=True)]
+        curve = []
+        for of_weight in zip(*recalls, strict=True):
+            curve.append(round(sum(of_weight) / len(of_weight), 9))
         best = grid[curve.index(max(curve))]
         return {
             "weight": best,
@@ -448,7 +420,7 @@ class TwoStage:
         """
         if self._matched_setting not in self.settings:
             return None
-        stage, logits = self._found[self._matched_setting][0]
+        stage, logits = self._measured[self._matched_setting][0]
         # Match logits of irrelevant first candidates and of relevant pairs, without those that cannot be read.
         hard = logits[~stage.is_relevant()]
         hard = hard[~hard.isnan()]

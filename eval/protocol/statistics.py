@@ -49,13 +49,10 @@ def t_interval(mean: float, deviation: float, num_runs: int, confidence: float =
         `tuple[float, float]`: the lower and the upper end; both the mean if the runs do not differ.
 
     Raises:
-        ValueError: there are fewer than two runs, or a value is not finite or out of range.
+        ValueError: there are fewer than two runs.
     """
     if num_runs < 2:
         raise ValueError(f"An interval needs at least two runs, got {num_runs}: one has no deviation.")
-    if not math.isfinite(mean) or not 0 <= deviation < math.inf:
-        raise ValueError(f"Expected a finite mean and a deviation of at least 0, got {mean} and {deviation}.")
-    _check_confidence(confidence)
     half_width = deviation / math.sqrt(num_runs) * float(stats.t.ppf((1 + confidence) / 2, num_runs - 1))
     return mean - half_width, mean + half_width
 
@@ -75,9 +72,10 @@ def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str
         ValueError: there are fewer than two values, or one is not finite.
     """
     values = _finite("values", values)
-    if len(values) < 2:
-        raise ValueError(f"An interval needs at least two runs, got {len(values)}: one has no deviation.")
-    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    mean = float(values.mean())
+    deviation = 0.0
+    if len(values) > 1:
+        deviation = float(values.std(ddof=1))
     low, high = t_interval(mean, deviation, len(values), confidence)
     return {"mean": mean, "deviation": deviation, "low": low, "high": high}
 
@@ -100,7 +98,7 @@ def paired_bootstrap(
         first (`Sequence[float]`), second (`Sequence[float]`): one value per query for each method, in the same order,
             e.g. `100 * (ranks <= 1)` for R@1.
         confidence (`float`): between 0 and 1.
-        num_resamples (`int`): number of draws, at least 1.
+        num_resamples (`int`): number of draws.
         seed (`int`): seed of the draws.
 
     Returns:
@@ -109,15 +107,14 @@ def paired_bootstrap(
     Raises:
         ValueError: the methods have different numbers of queries or none, or a value is not finite.
     """
-    first, second = _finite("first", first), _finite("second", second)
+    first = _finite("first", first)
+    second = _finite("second", second)
     if first.shape != second.shape:
         raise ValueError(f"Expected values of the same queries, got {len(first)} and {len(second)}.")
-    _check_confidence(confidence)
-    if num_resamples < 1:
-        raise ValueError(f"`num_resamples` must be at least 1, got {num_resamples}.")
     differences = first - second
     difference = float(differences.mean())
-    low = high = difference
+    low = difference
+    high = difference
     if (differences != differences[0]).any():  # else every draw has the same mean
         result = stats.bootstrap(
             (differences,),
@@ -163,8 +160,8 @@ def two_way_interval(
         `p_value`. Without any variance both bounds are the difference, and the p-value is 1 if it is 0, else 0.
 
     Raises:
-        ValueError: the methods have different numbers of queries (paired: or of trainings), there are fewer than two
-            queries, or a value is not finite.
+        ValueError: the methods have different numbers of queries, there are fewer than two queries, or a value is not
+            finite.
     """
     return pooled_interval([(first, second)], paired, confidence)
 
@@ -187,19 +184,24 @@ def pooled_interval(
         `dict`: as there.
 
     Raises:
-        ValueError: as there, or there is no set.
+        ValueError: as there.
     """
-    _check_confidence(confidence)
-    if not sets:
-        raise ValueError("Expected at least one set of queries, got none.")
-    checked = [_two_sides(first, second, paired) for first, second in sets]
-    num_queries = sum(first.shape[1] for first, _ in checked)
+    # Both methods' values of each set, (trainings, queries).
+    checked = []
+    num_queries = 0
+    for first, second in sets:
+        sides = _two_sides(first, second, paired)
+        checked.append(sides)
+        num_queries += sides[0].shape[1]
+
+    # The weighted mean of the differences, and the parts of its variance, which grow with the square of the weight.
     difference = 0.0
     parts: list[_Part] = []
     for first, second in checked:
         weight = first.shape[1] / num_queries
         difference += weight * float(first.mean() - second.mean())
-        parts += [_Part(weight**2 * part.variance, part.freedom) for part in _variance_parts(first, second, paired)]
+        for part in _variance_parts(first, second, paired):
+            parts.append(_Part(weight**2 * part.variance, part.freedom))
     return {"difference": difference} | _student(difference, parts, confidence)
 
 
@@ -218,8 +220,6 @@ def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndar
         raise ValueError(f"Expected values of the same queries, got {first.shape[1]} and {second.shape[1]}.")
     if first.shape[1] < 2:
         raise ValueError("An interval needs at least two queries, got one.")
-    if paired and len(first) != len(second):
-        raise ValueError(f"Expected values of the same trainings, got {len(first)} and {len(second)}.")
     return first, second
 
 
@@ -227,10 +227,14 @@ def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list
     """The summands of the variance of the mean difference, by the rule of [`two_way_interval`]."""
     per_query = first.mean(0) - second.mean(0)  # (queries,)
     of_queries = _Part(float(per_query.var(ddof=1)) / len(per_query), len(per_query) - 1)
+    sides = [first, second]
+    if paired:
+        sides = [first - second]
+
     # What trainings add to the variation over queries, which already has the interaction in it.
     whole = [of_queries]
     alone = []
-    for values in [first - second] if paired else [first, second]:
+    for values in sides:
         if len(values) == 1:
             continue
         of_trainings, rest = _training_parts(values)
@@ -245,6 +249,7 @@ def _training_parts(values: np.ndarray) -> tuple[_Part, _Part]:
     num_trainings, num_queries = values.shape
     per_training = values.mean(1, keepdims=True)
     per_query = values.mean(0, keepdims=True)
+    # What is neither of the training nor of the query: their interaction, and noise.
     rest = values - per_training - per_query + values.mean()
     freedom = (num_trainings - 1) * (num_queries - 1)
     return (
@@ -254,7 +259,11 @@ def _training_parts(values: np.ndarray) -> tuple[_Part, _Part]:
 
 
 def _total(parts: Sequence[_Part]) -> float:
-    return sum(part.variance for part in parts)
+    """The variance that is the sum of parts."""
+    total = 0.0
+    for part in parts:
+        total += part.variance
+    return total
 
 
 def _student(difference: float, parts: Sequence[_Part], confidence: float) -> dict[str, float]:
@@ -262,7 +271,11 @@ def _student(difference: float, parts: Sequence[_Part], confidence: float) -> di
     variance = _total(parts)
     if variance <= 0:
         return {"low": difference, "high": difference, "p_value": float(difference == 0)}
-    freedom = variance**2 / sum(part.variance**2 / part.freedom for part in parts)
+    # Degrees of freedom: those of the parts, weighted by their shares of the variance.
+    spread = 0.0
+    for part in parts:
+        spread += part.variance**2 / part.freedom
+    freedom = variance**2 / spread
     error = math.sqrt(variance)
     half_width = error * float(stats.t.ppf((1 + confidence) / 2, freedom))
     p_value = 2 * float(stats.t.sf(abs(difference) / error, freedom))
@@ -281,10 +294,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     order = np.argsort(p_values, kind="stable")
     factors = len(order) - np.arange(len(order))
-    adjusted = np.minimum(np.maximum.accumulate(np.asarray(p_values, dtype=float)[order] * factors), 1.0)
-    found = np.empty(len(order))
-    found[order] = adjusted
-    return found.tolist()
+    # The smallest counts for all claims, the next for all but one, and none is below an earlier one.
+    steps = np.maximum.accumulate(np.asarray(p_values, dtype=float)[order] * factors)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted.tolist()
 
 
 def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> float:
@@ -295,13 +309,16 @@ def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> 
         positives (`Sequence[float]`), negatives (`Sequence[float]`): finite, at least one of each.
 
     Returns:
-        `float`: between 0 and 1; 0.5 if the values say nothing.
+        `float`: between 0 and 1; 0.5 for values that do not distinguish the two kinds.
 
     Raises:
         ValueError: there are no values of a kind, or one is not finite.
     """
-    positives, negatives = _finite("positives", positives), np.sort(_finite("negatives", negatives))
-    below, up_to = (np.searchsorted(negatives, positives, side) for side in ("left", "right"))
+    positives = _finite("positives", positives)
+    negatives = np.sort(_finite("negatives", negatives))
+    # Negative values below each positive one, and those up to it: their mean counts ties half.
+    below = np.searchsorted(negatives, positives, "left")
+    up_to = np.searchsorted(negatives, positives, "right")
     return float((below + up_to).sum() / (2 * len(positives) * len(negatives)))
 
 
@@ -310,11 +327,6 @@ def _finite(name: str, values: Sequence[float]) -> np.ndarray:
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise ValueError(f"`{name}` must be a sequence of finite numbers, not empty; got {values.tolist()!r:.200}.")
     return values
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"`confidence` must be between 0 and 1, got {confidence}.")
 
 
 __all__ = [

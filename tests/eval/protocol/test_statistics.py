@@ -261,8 +261,6 @@ def test_a_set_counts_by_its_queries_and_several_sets_narrow_the_interval():
     assert found["difference"] == pytest.approx(0.25 * means[0] + 0.75 * means[1])
     assert found["high"] - found["low"] < one["high"] - one["low"]
     assert pooled_interval(sets[:1], paired=False) == one
-    with pytest.raises(ValueError, match="at least one set"):
-        pooled_interval([], paired=True)
 
 
 def test_methods_that_do_not_vary_have_no_interval_and_wrong_shapes_are_refused():
@@ -276,8 +274,6 @@ def test_methods_that_do_not_vary_have_no_interval_and_wrong_shapes_are_refused(
             two_way_interval(rows, [[1.0, 2.0]], paired=paired)
         with pytest.raises(ValueError, match="at least two queries"):
             two_way_interval([[1.0]], [[1.0]], paired=paired)
-    with pytest.raises(ValueError, match="same trainings, got 1 and 2"):
-        two_way_interval(rows, rows * 2, paired=True)
     with pytest.raises(ValueError, match="finite"):
         two_way_interval([[1.0, math.nan]], [[1.0, 2.0]], paired=False)
 
