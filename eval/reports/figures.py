@@ -42,7 +42,8 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     methods = sorted(first, key=lambda method: first[method][R1])
 
     # The plain protocol is drawn last, over the others, in blue; the rest in shades of grey.
-    for place, entry in reversed(list(enumerate(rates))):
+    for place in reversed(range(len(rates))):
+        entry = rates[place]
         shade = "#0072B2"
         if place > 0:
             shade = str(0.85 * place / (len(rates) - 1))
@@ -55,7 +56,7 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     )
 
     # Names in the colours of their modalities, the own score in bold.
-    axes.set_yticks(range(len(methods)), [method_title(method) for method in methods])
+    axes.set_yticks(range(len(methods)), map(method_title, methods))
     axes.set_ylim(-0.6, len(methods) - 0.4)
     colours = _colours(rates[0]["mean_weight"])
     for tick, method in zip(axes.get_yticklabels(), methods, strict=True):
@@ -69,16 +70,17 @@ def _plot_recall(axes: Axes, run: Run) -> None:
 
 
 def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
-    bottom = [0.0] * len(rates)
+    """Draw a bar for each masking rate, in which the modalities stand on each other."""
+    bottom = np.zeros(len(rates))
     for modality, colour in _colours(rates[0]["mean_weight"]).items():
-        heights = [entry["mean_weight"][modality] for entry in rates]
+        heights = np.array([entry["mean_weight"][modality] for entry in rates])
         bars = axes.bar(range(len(rates)), heights, 0.7, bottom=bottom, color=colour, label=modality)
         labels = [""] * len(rates)
         for place, height in enumerate(heights):
             if height >= 0.03:  # a lower bar has no room for its number
                 labels[place] = f"{height:.2f}"
         axes.bar_label(bars, labels, label_type="center", fontsize=8)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        bottom = bottom + heights
     axes.set_ylim(0, 1)
     axes.set_xticks(range(len(rates)), [percent(entry["rate"]) for entry in rates])
     axes.set_xlabel("masking rate")
@@ -138,20 +140,22 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
                 continue
             rates = sorted(lines[label])
             gains = [lines[label][rate] for rate in rates]
-            means = np.array([statistics.mean(of_seeds) for of_seeds in gains])
-            x = [100 * rate for rate in rates]
+            means = np.array(list(map(statistics.mean, gains)))
+            x = 100 * np.array(rates)
             ticks.update(x)
             (handles[label],) = axes.plot(
                 x, means, color=colour, marker=marker, linestyle=style, markersize=4.5, label=label
             )
             if min(map(len, gains)) > 1:
-                deviations = np.array([statistics.stdev(of_seeds) for of_seeds in gains])
+                deviations = np.array(list(map(statistics.stdev, gains)))
                 axes.fill_between(x, means - deviations, means + deviations, color=colour, alpha=0.15, linewidth=0)
         axes.set_title(benchmark, fontsize=10)
         axes.set_xticks(sorted(ticks))
         axes.set_xlabel("clips that lose a modality (%)")
         axes.set_ylabel("aggregation gain (points of R@1)")
         axes.spines[["top", "right"]].set_visible(False)
+
+    # One legend for all panels, in the order of the styles.
     lines_in_order = [handles[label] for label in styles]
     figure.legend(lines_in_order, [*styles], loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
     figure.savefig(path, dpi=150)
@@ -171,12 +175,14 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
     """
     # Queries in the order of the modality that decides them, and of its weight.
     modalities = []
-    for name in queries:
+    columns = []
+    for name, column in queries.items():
         if name.startswith(_WEIGHT):
             modalities.append(name.removeprefix(_WEIGHT))
+            columns.append(column)
     colours = _colours(modalities)
-    weights = np.array([queries[f"{_WEIGHT}{modality}"] for modality in modalities], dtype=float)  # (M, Q)
-    decided = np.array([modalities.index(modality) for modality in queries["decided"]])
+    weights = np.array(columns, dtype=float)  # (M, Q)
+    decided = np.array(list(map(modalities.index, queries["decided"])))
     order = np.lexsort((-weights[decided, np.arange(len(decided))], decided))
     figure = Figure(figsize=(11, 4.2 * max(1, len(modalities) / 3)), layout="constrained")
     axes, text = figure.subplots(1, 2, width_ratios=(1.1, 1))

@@ -41,9 +41,9 @@ def _remarks(runs: Sequence[Run]) -> list[str]:
             among = f"{run['trained_on']:,} of the {run['retrieval']['num_clips']:,} clips"
             remarks[f"{run_name(run)}: The model was trained on {among}: this is not a test."] = None
         for name, field in (("left out", "left_out"), ("counted as absent", "problems")):
-            found = [f"- {item}" for item in run.get(field, [])]
-            if found:
-                remarks["\n".join([f"{run['benchmark']} {run['split']}, {name}:\n", *found])] = None
+            items = run.get(field)
+            if items:
+                remarks["\n- ".join([f"{run['benchmark']} {run['split']}, {name}:\n", *items])] = None
     return [*remarks]
 
 
@@ -58,14 +58,14 @@ def _plot_weights(queries: Path, path: Path) -> None:
 
 def _own_gains(runs: Sequence[Run]) -> dict[str, dict[str, dict[float, list[float]]]]:
     """Return the aggregation gains of the own scores by benchmark, label and masking rate, one per seed."""
-    found: dict[str, dict[str, dict[float, list[float]]]] = {}
+    gains: dict[str, dict[str, dict[float, list[float]]]] = {}
     for run in runs:
         for entry in run["retrieval"]["rates"]:
             gain = entry.get("aggregation_gain", {}).get(run["score"]["method"])
             if gain is not None:
-                rates = found.setdefault(run["benchmark"], {}).setdefault(run["label"], {})
+                rates = gains.setdefault(run["benchmark"], {}).setdefault(run["label"], {})
                 rates.setdefault(entry["rate"], []).append(gain)
-    return found
+    return gains
 
 
 def _plot_figures(runs: Mapping[Path, Run], output: Path) -> dict[str, str]:
@@ -113,16 +113,16 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    found = [*runs.values()]
+    contents = [*runs.values()]
     title = "Results"
-    if len(found) == 1:
-        title = run_name(found[0])
+    if len(contents) == 1:
+        title = run_name(contents[0])
 
     # Tables: Markdown and LaTeX in a file each, and a CSV file of each table.
-    protocol = protocol_note(found)
-    parts = [f"# {title}", protocol, *_remarks(found)]
+    protocol = protocol_note(contents)
+    parts = [f"# {title}", protocol, *_remarks(contents)]
     latex = ["% needs \\usepackage{booktabs}", "% " + " ".join(protocol.split())]
-    for table in report_tables(found):
+    for table in report_tables(contents):
         parts += [f"## {table.title}", table.markdown(), table.note]
         latex.append(table.latex())
         table.numbers.to_csv(output / f"{table.name}.csv")
@@ -130,8 +130,10 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     (output / "tables.tex").write_text("\n\n".join(latex), encoding="utf-8")
 
     # Figures, below the tables.
-    figures = [f"![{name}]({name})\n\n{caption}." for name, caption in _plot_figures(runs, output).items()]
-    (output / "tables.md").write_text("\n\n".join([text, *figures]) + "\n", encoding="utf-8")
+    content = text
+    for name, caption in _plot_figures(runs, output).items():
+        content += f"\n\n![{name}]({name})\n\n{caption}."
+    (output / "tables.md").write_text(content + "\n", encoding="utf-8")
     return text
 
 

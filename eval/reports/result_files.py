@@ -26,13 +26,14 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
-        found = [path]
+        inside = [path]
         if path.is_dir():
-            found = sorted(path.rglob("results.json"))
-        if not found:
+            inside = sorted(path.rglob("results.json"))
+        if not inside:
             raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
-        files += found
-    return list({path.resolve(): path for path in files}.values())
+        files += inside
+    by_location = {path.resolve(): path for path in files}
+    return list(by_location.values())
 
 
 def read_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:

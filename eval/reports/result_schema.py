@@ -219,13 +219,15 @@ def second_stage(
     Returns:
         `list[Mapping]`: entries of every method, policy and rate.
     """
-    found = [entry for entry in entries if entry.get("rule", "match") == rule]
+    by_depth: dict[int, list] = {}
+    for entry in entries:
+        if entry.get("rule", "match") == rule:
+            by_depth.setdefault(entry["depth"], []).append(entry)
     if depth is None:
-        depths = {entry["depth"] for entry in found}
-        depth = max(depths, default=None)
-        if 50 in depths:
+        depth = max(by_depth, default=None)
+        if 50 in by_depth:
             depth = 50
-    return [entry for entry in found if entry["depth"] == depth]
+    return by_depth.get(depth, [])
 
 
 def method_title(method: str) -> str:

@@ -6,6 +6,7 @@ masking rate, the score and the direction.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import pandas as pd
 
@@ -43,12 +44,13 @@ def _frame(rows: Sequence[Mapping], levels: Sequence[str], columns: Sequence[str
     return frame.set_index([*RUN, *levels]).astype(float)
 
 
-def _name(run: Run) -> dict[str, str | int | None]:
-    return {level: run[level] for level in RUN}
-
-
-def _metrics(found: Mapping[str, float | None], direction: str) -> dict[str, float | None]:
-    return {column: found.get(f"{direction}_{metric}") for column, metric in METRICS.items()}
+def _row(run: Run, measured: Mapping[str, float | None], direction: str) -> dict[str, str | float | None]:
+    """Return the levels of a run, the direction, and its metrics by their names in tables."""
+    row = {level: run[level] for level in RUN}
+    row["direction"] = direction
+    for column, metric in METRICS.items():
+        row[column] = measured.get(f"{direction}_{metric}")
+    return row
 
 
 def first_stage(runs: Iterable[Run]) -> pd.DataFrame:
@@ -66,19 +68,14 @@ def first_stage(runs: Iterable[Run]) -> pd.DataFrame:
     for run in runs:
         for entry in run["retrieval"]["rates"]:
             gains = entry.get("aggregation_gain", {})
-            for score, found in entry["methods"].items():
+            for score, measured in entry["methods"].items():
                 for direction in DIRECTIONS:
-                    row = _name(run) | {"masked": entry["rate"], "score": score, "direction": direction}
-                    row |= _metrics(found, direction)
+                    row = _row(run, measured, direction) | {"masked": entry["rate"], "score": score}
                     if direction == "text_to_video":
                         row["gain"] = gains.get(score)
-                        row["unscorable clips"] = found.get("num_unscorable_clips")
+                        row["unscorable clips"] = measured.get("num_unscorable_clips")
                     rows.append(row)
     return _frame(rows, ["masked", "score", "direction"], [*METRICS, *_FORMATS])
-
-
-def _order_of_stages(entry: Mapping) -> tuple:
-    return entry.get("rule", "match") != "match", entry["depth"], entry["policy"]
 
 
 def second_stage(runs: Iterable[Run]) -> pd.DataFrame:
@@ -94,8 +91,13 @@ def second_stage(runs: Iterable[Run]) -> pd.DataFrame:
     """
     rows = []
     for run in runs:
-        for entry in sorted(run["two_stage"], key=_order_of_stages):
-            measured = {
+        # By the match first, then fused; each by depth and policy.
+        entries = sorted(
+            run["two_stage"],
+            key=lambda entry: (entry.get("rule", "match") != "match", entry["depth"], entry["policy"]),
+        )
+        for entry in entries:
+            levels = {
                 "rule": entry.get("rule", "match"),
                 "depth": str(entry["depth"]),
                 "masked is": entry["policy"],
@@ -103,7 +105,7 @@ def second_stage(runs: Iterable[Run]) -> pd.DataFrame:
                 "score": entry["method"],
             }
             for direction in DIRECTIONS:
-                rows.append(_name(run) | measured | {"direction": direction} | _metrics(entry, direction))
+                rows.append(_row(run, entry, direction) | levels)
     return _frame(rows, ["rule", "depth", "masked is", "masked", "score", "direction"], [*METRICS])
 
 
@@ -121,7 +123,8 @@ def differences(runs: Iterable[Run]) -> pd.DataFrame:
     rows = []
     for run in runs:
         for entry in run["retrieval"].get("differences", []):
-            rows.append(_name(run) | entry | {"score": entry["method"], "minus": entry["baseline"]})
+            levels = {level: run[level] for level in RUN}
+            rows.append(levels | entry | {"score": entry["method"], "minus": entry["baseline"]})
     return _frame(rows, ["score", "minus"], ["difference", "low", "high", "confidence"])
 
 
@@ -148,18 +151,17 @@ def means(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the text of means over seeds, with the sample deviation of two or more: `12.3 ± 0.4`."""
     levels = [level for level in frame.index.names if level != "seed"]
     seeds = frame.groupby(level=levels, sort=False)
-    mean = seeds.mean()
-    deviation = seeds.std()
-    text = {}
-    for column in frame.columns:
+    deviations = seeds.std()
+    text = seeds.mean().astype(object)
+    for column in text:
         form = _FORMATS.get(column, "{:.1f}")
-        pairs = zip(mean[column], deviation[column], strict=True)
-        text[column] = [_cell(*pair, form) for pair in pairs]
-    return pd.DataFrame(text, index=mean.index)
+        text[column] = list(map(_cell, text[column], deviations[column], repeat(form)))
+    return text
 
 
 def _num_seeds(text: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """Put the number of seeds before the columns, if some row has several."""
+    # A row without any number was not measured with that seed.
     measured = numbers.dropna(how="all").reset_index("seed")
     counts = measured.groupby(level=list(text.index.names), sort=False)["seed"].nunique(dropna=False)
     if (counts > 1).any():
@@ -222,11 +224,13 @@ def _titles(runs: Sequence[Run]) -> Titles:
     """Return the title of each score of a label: * marks its strongest single pathway, (own) its own score."""
     titles = {}
     for run in runs:
+        # The strongest single pathway with nothing masked.
         rates = run["retrieval"]["rates"]
         best = None
         for entry in rates:
             if entry["rate"] == 0:
                 best = entry.get("best_pathway", {}).get("method")
+        # Scores may differ from rate to rate in a file that another program wrote.
         for entry in rates:
             for score in entry["methods"]:
                 title = method_title(score)
@@ -241,8 +245,10 @@ def _titles(runs: Sequence[Run]) -> Titles:
 
 
 def _with_titles(text: pd.DataFrame, titles: Titles) -> pd.DataFrame:
-    rows = [(*key[:2], titles[key]) for key in text.index]
-    return text.set_axis(pd.MultiIndex.from_tuples(rows, names=text.index.names))
+    """Return the text with the title of each score in place of its name."""
+    levels = text.index.to_frame(index=False)
+    levels["score"] = list(map(titles.get, text.index))
+    return text.set_axis(pd.MultiIndex.from_frame(levels))
 
 
 def _without_run(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
@@ -253,6 +259,7 @@ def _without_run(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _scores_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles, direction: str) -> Table:
+    # A metric that no run has gives no column.
     numbers = select(first, masked=0, direction=direction).dropna(axis=1, how="all")
     text = _with_titles(_num_seeds(means(numbers), numbers), titles)
     note = "First stage, nothing masked. * strongest single pathway, text to video; (own) the model's own score."
@@ -279,9 +286,9 @@ def _missing_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles) -> 
 
 def _own(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the rows of the own score of each label."""
-    own = {(run["benchmark"], run["label"], run["score"]["method"]) for run in runs}
-    rows = frame.reset_index()[["benchmark", "label", "score"]].itertuples(index=False, name=None)
-    return frame.loc[[row in own for row in rows]].droplevel("score")
+    own = [(run["benchmark"], run["label"], run["score"]["method"]) for run in runs]
+    levels = frame.index.to_frame()[["benchmark", "label", "score"]]
+    return frame[pd.MultiIndex.from_frame(levels).isin(own)].droplevel("score")
 
 
 def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
@@ -291,7 +298,7 @@ def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
     own = _own(numbers, staged)[["R@1"]]
 
     # The first stage of the same labels, in the rows above.
-    labels = own.index.droplevel([level for level in own.index.names if level not in RUN[:2]])
+    labels = own.index.droplevel(["seed", "rule", "depth", "masked is", "masked", "direction"])
     before = _own(first, runs)[["R@1"]]
     before = before[before.index.droplevel(["seed", "masked", "direction"]).isin(labels)]
     before = pd.concat({("first stage", "", ""): before}, names=["rule", "depth", "masked is"])
@@ -350,7 +357,7 @@ def report_tables(runs: Sequence[Run]) -> list[Table]:
     first = first_stage(runs)
     titles = _titles(runs)
     tables = [_scores_table(runs, first, titles, direction) for direction in DIRECTIONS]
-    if any(rate != 0 for rate in first.index.unique("masked")):
+    if first.index.unique("masked").any():  # of the rates, 0 is false
         tables.append(_missing_table(runs, first, titles))
     if any(run["two_stage"] for run in runs):
         tables.append(_second_stage_table(runs, first))
