@@ -100,8 +100,8 @@ def calibrate(config: CalibrateConfig) -> None:
     from eval.calibrate import format_calibration
 
     _show_log()
-    found, written = calibrate_model(config)
-    print_lines(*format_calibration(found, config, written))
+    result, written = calibrate_model(config)
+    print_lines(*format_calibration(result, config, written))
 
 
 @command_of(app, ReportConfig)

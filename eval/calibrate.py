@@ -32,9 +32,10 @@ def _write_model(model_path: str, options: Mapping[str, Any], modalities: Sequen
     content = read_object(path)
     # Numbers of modalities in the order of the model, which may not be that of the clips.
     kind = _CONFIGS[content["model_type"]]
+    order = list(map(modalities.index, kind.from_dict(content).modalities))
     for name, value in options.items():
         if isinstance(value, list):
-            value = [value[modalities.index(own)] for own in kind.from_dict(content).modalities]
+            value = [value[place] for place in order]
         content[name] = value
     kind.from_dict(dict(content))  # which checks it
     write_json(content, path)
@@ -79,8 +80,12 @@ def _write(
                 described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
                 changes = {"query_temperature": options["query_temperature"], "score_options": described}
             if least is not None:
-                found = {"score": least.score, "num_clips": least.num_clips, "modalities": least.modalities}
-                changes[LEAST_SCORE] = found | {"score_options": fitted_to(writer.metadata | changes)}
+                changes[LEAST_SCORE] = {
+                    "score": least.score,
+                    "num_clips": least.num_clips,
+                    "modalities": least.modalities,
+                    "score_options": fitted_to(writer.metadata | changes),
+                }
             if before is not None and writer.metadata.get("fingerprint") == before:
                 changes["fingerprint"] = after  # its vectors are those of the changed model, too
             writer.metadata = writer.metadata | changes
@@ -113,65 +118,66 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     has_numbers = config.scale_offset or not before.keys().isdisjoint(CALIBRATION)
     if config.write and config.has_own_model and has_numbers:
         _check_modalities(config, embeddings.modalities)
-    found = calibrate_embeddings(embeddings, before, config.scale_offset)
+    calibration = calibrate_embeddings(embeddings, before, config.scale_offset)
 
     # The least score belongs to the options that the gallery is searched with, once the fit is kept or not.
-    options = found.before
-    folds = [found.before] * len(found.folds)
-    if found.is_better:
-        options = found.after
-        folds = found.folds
+    options = calibration.before
+    folds = [calibration.before] * len(calibration.folds)
+    if calibration.is_better:
+        options = calibration.after
+        folds = calibration.folds
     least = fit_least_score(embeddings, options, folds)
-    found = replace(found, least_score=least)
+    calibration = replace(calibration, least_score=least)
 
     # Only what is certain is written.
     written = []
     if config.write:
         kept_options = None
-        if found.is_better:
-            kept_options = found.after
+        if calibration.is_better:
+            kept_options = calibration.after
         kept_score = None
         if least.is_certain:
             kept_score = least
-        written = _write(config, kept_options, found.modalities, kept_score)
-    report = asdict(found) | {
-        "is_better": found.is_better,
+        written = _write(config, kept_options, calibration.modalities, kept_score)
+    report = asdict(calibration) | {
+        "is_better": calibration.is_better,
         "least_score_is_certain": least.is_certain,
         "model": embeddings.metadata.get("model"),
         "written": written,
     }
     write_json(report, Path(config.output) / "calibration.json")
-    return found, written
+    return calibration, written
 
 
-def format_calibration(found: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
+def format_calibration(result: Calibration, config: CalibrateConfig, written: Sequence[str]) -> list[str]:
     """Format the result, and what follows from it, as lines."""
     # What was measured on held-out clips.
-    lines = [f"{found.num_queries} queries, {found.num_clips} clips, {len(found.folds)} folds", ""]
+    lines = [f"{result.num_queries} queries, {result.num_clips} clips, {len(result.folds)} folds", ""]
     lines.append(f"{'held out, percent':20} {'before':>8} {'after':>8} {'gain':>8}  95 % interval")
     for name, title in MEASURES.items():
-        m = found.measures[name]
+        m = result.measures[name]
         gain = f"{m['difference']:+8.2f}  {m['low']:+.2f} to {m['high']:+.2f}"
         lines.append(f"{title:20} {m['before']:8.2f} {m['after']:8.2f} {gain}")
     lines.append("")
 
     # What was fitted.
-    values = [fold["query_temperature"] for fold in found.folds]
+    values = [fold["query_temperature"] for fold in result.folds]
     spread = f"{min(values):.3g} to {max(values):.3g} in the folds"
-    before = found.before["query_temperature"]
-    after = found.after["query_temperature"]
+    before = result.before["query_temperature"]
+    after = result.after["query_temperature"]
     lines.append(f"query temperature: {before:.4g} before, {after:.4g} fitted ({spread})")
     if config.scale_offset:
         for name in CALIBRATION:
-            numbers = zip(found.modalities, found.after[name], strict=True)
-            texts = [f"{modality} {value:.4g}" for modality, value in numbers]
+            texts = []
+            for modality, value in zip(result.modalities, result.after[name], strict=True):
+                texts.append(f"{modality} {value:.4g}")
             lines.append(f"{name.replace('_', ' ')}: {', '.join(texts)}")
-    if found.least_score is not None:
-        lines += format_least_score(found.least_score)
+    if result.least_score is not None:
+        lines += format_least_score(result.least_score)
 
     # What follows from it.
     lines.append("")
-    if not found.is_better:
+    if not result.is_better:
         lines.append("The interval of the gain in MRR is not above zero: keep your current settings.")
     elif not config.write:
         lines.append("The gain is above zero; --write saves it.")

@@ -44,7 +44,11 @@ def _check_source(model: AnyPath | None, benchmark: str, root: AnyPath) -> None:
 def num_readers() -> int:
     """Return the number of threads that read clips ahead: one for each core of this process's share of the machine, at
     most eight."""
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
+    else:
+        num_cores = os.cpu_count() or 1
+    # Several processes share a machine when a model is trained on several GPUs.
     num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return min(8, max(1, num_cores // num_processes))
 
@@ -59,7 +63,7 @@ def _folder_of(given: Path) -> Path:
     return folder
 
 
-# Fields shared by several settings.
+# Fields shared by several settings: each option has one name and one help text.
 _MODEL = Option("--model", help="Folder or Hub name of a model or adapter.")
 _BENCHMARK = Option(help="Name of the benchmark, such as msrvtt.")
 _ROOT = Option(help="Folder of the benchmark; for `own` a table file or the name of a data set.")
@@ -127,8 +131,9 @@ class EmbedConfig:
 
     def job(self) -> dict[str, Any]:
         """Return the arguments of the job."""
-        settings = {name: value for name, value in vars(self).items() if name != "plugins"}
-        return settings | {"num_workers": num_readers()}
+        settings = vars(self) | {"num_workers": num_readers()}
+        del settings["plugins"]  # they are loaded
+        return settings
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,7 @@ class RunConfig(SourceConfig):
 
     def __post_init__(self) -> None:
         _load_plugins(self.plugins)
+        # A model and a benchmark, or embeddings, or both.
         source = (self.model_path, self.benchmark, self.root)
         num_given = 3 - source.count(None)
         if 0 < num_given < 3:
@@ -248,6 +254,7 @@ class RunConfig(SourceConfig):
         methods = self.methods or ()
         if {*methods} <= METHODS.keys():
             return
+        # The modalities of the clips: those of the gallery, or else of the model, as far as a file has them.
         modalities = PAPER_MODALITIES
         if path is not None:
             if is_gallery(path):
@@ -262,7 +269,9 @@ class RunConfig(SourceConfig):
         """Without a model no clip is read: refuse settings that need clips."""
         unused = [name for name, value in self.benchmark_settings().items() if value not in (None, "raise")]
         if unused:
-            raise ValueError(f"{unused} say how a benchmark is read: give a model, a benchmark and its root too.")
+            raise ValueError(
+                f"{unused} are settings of reading a benchmark: give a model, a benchmark and its root too."
+            )
         if self.two_stage:
             raise ValueError(NO_CROSS_ENCODER)
 
@@ -287,9 +296,9 @@ class RunConfig(SourceConfig):
 
     def arguments(self) -> dict[str, Any]:
         """Return the configuration as in result files: paths as text, those of the benchmark by themselves."""
-        settings = self.benchmark_settings()
-        values = {name: value for name, value in asdict(self).items() if name not in settings}
-        return json.loads(json.dumps(values | {"settings": settings}, default=os.fspath))
+        values = asdict(self)
+        values["settings"] = {name: values.pop(name) for name in self.benchmark_settings()}
+        return json.loads(json.dumps(values, default=os.fspath))
 
 
 @dataclass(frozen=True)
@@ -319,7 +328,7 @@ class CalibrateConfig(SourceConfig):
         from gallery.contents import is_gallery
         from gallery.gallery import check_writable
 
-        self.run_config()
+        self.run_config()  # which checks them
         if not self.write:
             return
         # Before hours of embedding, not after.

@@ -51,6 +51,7 @@ def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
 
 
 def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
+    # A clip is the same if its files are, whatever its id.
     theirs = _files(other)
     shared = [name for files, name in _files(reported).items() if files in theirs]
     if shared:
@@ -60,14 +61,14 @@ def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
         )
 
 
-def _as_searched(gallery: Gallery, description: Mapping[str, Any]) -> dict[str, Any]:
+def _as_searched(gallery: Gallery, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a search in a gallery scores: the model's method, with the gallery's own modalities and their
     weights."""
     temperature = gallery.metadata.get("query_temperature")
     if temperature is None:
         temperature = 0.1
     weighing = {"query_temperature": temperature} | gallery.calibration
-    options = {name: value for name, value in description["score_options"].items() if name not in WEIGHING}
+    options = {name: value for name, value in metadata["score_options"].items() if name not in WEIGHING}
     return {
         "query_temperature": weighing["query_temperature"],
         "score_options": options | weighing,
@@ -127,9 +128,10 @@ class Source:
         """Embed clips and captions, in memory."""
         return embed_dataset(self.model, self.processor, split.dataset, task=split.task, **self.config.reading())
 
-    def describe(self) -> dict[str, Any]:
-        """Describe the source of embeddings, for their metadata."""
-        config, split = self.config, self.split
+    def metadata(self) -> dict[str, Any]:
+        """Return what the embeddings of these clips depend on, for their metadata and the results."""
+        config = self.config
+        split = self.split
         return provenance_of(
             self.model,
             config.model_path,
@@ -209,15 +211,15 @@ def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
         check_made_by(path, config.model_path)
     source = Source.open(config)
     split = source.split
-    description = source.describe()
+    metadata = source.metadata()
     if gallery is not None:
         embeddings = query_gallery(
             gallery, source.model, source.processor, split.dataset, split.task, config.batch_size
         )
-        embeddings.metadata = description | embeddings.metadata | _as_searched(gallery, description)
+        embeddings.metadata = metadata | embeddings.metadata | _as_searched(gallery, metadata)
     else:
         embeddings = source.embed(split)
-        embeddings.metadata = description
+        embeddings.metadata = metadata
     embeddings.save(Path(config.output) / "embeddings")
     return embeddings, source
 

@@ -36,6 +36,7 @@ from eval.protocol.second_stage import first_candidates, match_logits, two_stage
 from gallery.decoding import sandboxed
 from gallery.embedding import Embedded, check_reading
 from gallery.matching import clip_views
+from gallery.reranking import check_depth
 from modeling_scalar import load_model
 from modeling_scalar.media_scalar import resample
 from modeling_scalar.model_identity import device_of_name, identify
@@ -133,11 +134,14 @@ def _as_text(text: str | Sequence[str | dict[str, str]]) -> str:
 
 
 def _read_texts(dataset: Dataset) -> list[str]:
-    texts = [_as_text(text) for text in dataset["text"]]
+    """Return the text of each row, with its instruction after it and its title before it."""
+    texts = list(map(_as_text, dataset["text"]))
     if "instruction" in dataset.column_names:  # models without support for instructions read them with the query
-        texts = [f"{text} {more or ''}".strip() for text, more in zip(texts, dataset["instruction"], strict=True)]
+        for row, instruction in enumerate(dataset["instruction"]):
+            texts[row] = f"{texts[row]} {instruction or ''}".strip()
     if "title" in dataset.column_names:  # as mteb joins them
-        texts = [f"{title or ''} {text}".strip() for title, text in zip(dataset["title"], texts, strict=True)]
+        for row, title in enumerate(dataset["title"]):
+            texts[row] = f"{title or ''} {texts[row]}".strip()
     return texts
 
 
@@ -200,29 +204,34 @@ class ScalarSearch:
         **meta: Any,
     ) -> None:
         check_reading(1, num_workers)
-        if rerank_depth is not None and rerank_depth < 1:
-            raise ValueError(f"`rerank_depth` must be at least 1, got {rerank_depth}.")
-        if rerank_depth is not None and not model.config.has_cross_attention:
-            raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
+        if rerank_depth is not None:
+            check_depth(rerank_depth)
+            if not model.config.has_cross_attention:
+                raise ValueError("`rerank_depth` needs a model whose text tower has cross-attention.")
         self.model = model.eval()
         self.processor = _CellProcessor(processor)
         self.rerank_depth = rerank_depth
         self.num_workers = num_workers
         if score_options is None:
             score_options = model.score_options()
+        # Numbers rather than tensors: mteb writes them beside the results.
         self.score_options = dict(score_options)
         for key, value in score_options.items():
             if isinstance(value, torch.Tensor):
                 self.score_options[key] = value.item()
         self.problems: list[str] = []
         self.modalities = tuple(model.config.modalities)
-        self._corpus: _Texts | _Gallery | None = None
+        self._corpus: _Texts | _Gallery
 
         # What mteb shows of a model; it separates results of different settings by `experiment_kwargs`.
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         experiment = dict(self.score_options)
         if rerank_depth is not None:
             experiment["rerank_depth"] = rerank_depth
+        inputs = ["text"]
+        for modality in ("video", "audio"):
+            if modality in self.modalities:
+                inputs.append(modality)
         fields = {
             "loader": None,
             "revision": None,
@@ -241,7 +250,7 @@ class ScalarSearch:
             "similarity_fn_name": ScoringFunction.CUSTOM,
             "use_instructions": False,
             "training_datasets": None,
-            "modalities": ["text", *(name for name in ("video", "audio") if name in self.modalities)],
+            "modalities": inputs,
             "experiment_kwargs": experiment,
         }
         self.mteb_model_meta = ModelMeta(name=name, **fields | meta)
@@ -273,6 +282,8 @@ class ScalarSearch:
             "loader_kwargs": {"model_path": str(model_path)},
             "reference": reference,
         }
+        if identity.base is not None and not identity.base.is_folder:
+            fields["adapted_from"] = identity.base.name
         return cls(model, processor, name or default_name, **fields | options)
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:
@@ -315,10 +326,9 @@ class ScalarSearch:
             score only gives the order. Documents that cannot be scored are left out.
 
         Raises:
-            ValueError: nothing was indexed, or as in [`index`].
+            ValueError: as in [`index`].
         """
-        if self._corpus is None:
-            raise ValueError("Nothing was indexed: call `index` before `search`.")
+        # A query clip that ranks clips has one modality: it is one vector, like a text.
         asked = self._embed(queries, PromptType.query, task_metadata, encode_kwargs)
         if isinstance(asked, _Gallery) and isinstance(self._corpus, _Gallery):
             (modality,) = task_metadata.get_modalities(PromptType.query)
@@ -337,18 +347,21 @@ class ScalarSearch:
             scores = scores.masked_fill(~allowed, -torch.inf)
             best = scores.topk(min(top_k, scores.shape[1]), dim=1)
             for query_id, values, columns in zip(asked.ids[block], best.values, best.indices, strict=True):
-                kept = values > -torch.inf
-                documents = [self._corpus.ids[column] for column in columns[kept].tolist()]
-                results[query_id] = dict(zip(documents, values[kept].tolist(), strict=True))
+                results[query_id] = {}
+                for value, column in zip(values.tolist(), columns.tolist(), strict=True):
+                    if value > -torch.inf:
+                        results[query_id][self._corpus.ids[column]] = value
         return results
 
     def _embed(
         self, dataset: Dataset, side: PromptType, task_metadata: Any, encode_kwargs: dict[str, Any]
     ) -> _Texts | _Gallery:
         _check_task(task_metadata, self.modalities)
+        """Embed the queries or the documents of a task, texts or clips."""
         modalities = task_metadata.get_modalities(side)
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)
+        # Texts alone, or the subtitles of clips.
         ids = list(dataset["id"])
         subtitles = [None] * len(ids)
         if "text" in modalities:
@@ -363,7 +376,9 @@ class ScalarSearch:
             columns[f"{name}_path"] = [None] * len(ids)
             if name in modalities:
                 columns[f"{name}_path"] = _cells(dataset, name)
-        clips = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        clips = []
+        for values in zip(*columns.values(), strict=True):
+            clips.append(dict(zip(columns, values, strict=True)))
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
             for batch in embed_rows(self.model, self.processor, clips, batch_size, self.num_workers):
@@ -375,7 +390,7 @@ class ScalarSearch:
     def _blocks(self, asked: _Texts | _Gallery, top_ranked: dict | None) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the first-stage scores of some queries, (queries, documents), -inf where they may not be returned."""
         # Texts for texts by cosine; clips by the model's score, in the direction of the task.
-        columns = {name: column for column, name in enumerate(self._corpus.ids)}
+        columns = dict(zip(self._corpus.ids, range(len(self._corpus.ids)), strict=True))
         for start in range(0, len(asked.ids), _BLOCK):
             block = slice(start, start + _BLOCK)
             if isinstance(asked, _Texts) and isinstance(self._corpus, _Texts):
@@ -384,10 +399,11 @@ class ScalarSearch:
                 scores = self._score(asked.embeds[block], self._corpus, slice(None), "text_to_video")
             else:
                 scores = self._score(self._corpus.embeds, asked, block, "video_to_text").T
+            # A reranking task names the documents of each query.
             if top_ranked is not None:
                 allowed = torch.zeros(scores.shape, dtype=torch.bool)
                 for row, query_id in enumerate(asked.ids[block]):
-                    allowed[row, [columns[name] for name in top_ranked.get(query_id, [])]] = True
+                    allowed[row, list(map(columns.get, top_ranked.get(query_id, [])))] = True
                 scores = scores.masked_fill(~allowed, -torch.inf)
             yield block, scores
 
@@ -420,6 +436,7 @@ class ScalarSearch:
             candidates.append(chosen)
             allowed.append(scores.gather(1, chosen) > -torch.inf)
         candidates = torch.cat(candidates)
+        # The pairs to score: a text, a clip, and what is read of the clip, which is nothing if it is not allowed.
         text_rows = torch.arange(len(candidates))[:, None].expand_as(candidates)
         clip_rows = candidates
         if gallery is asked:
@@ -461,11 +478,12 @@ def load_search(
     Raises:
         ValueError: the model has another revision now.
     """
+    path = model_path or name
     options = {"rerank_depth": rerank_depth, "score_options": score_options or None}
-    search = ScalarSearch.from_pretrained(model_path or name, name, device, **options)
-    found = search.mteb_model_meta.revision
-    if revision is not None and found != revision:
-        raise ValueError(f"{model_path or name} has the revision {found}, but {revision} was expected.")
+    search = ScalarSearch.from_pretrained(path, name, device, **options)
+    current = search.mteb_model_meta.revision
+    if revision is not None and current != revision:
+        raise ValueError(f"{path} has the revision {current}, but {revision} was expected.")
     return search
 
 

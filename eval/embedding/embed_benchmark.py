@@ -43,7 +43,6 @@ _PLANNED = {
 
 def _rows_sha256(clips: list[dict[str, Any]], captions: list[str], query_ids: list[str], pairs: list) -> str:
     """Return a hash of everything in the rows except the folders; a file counts by its name and size."""
-
     rows = []
     for clip in clips:
         values: list[Any] = []
@@ -124,15 +123,15 @@ def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
         return False
 
     # An unfinished gallery is continued only with the same versions of the libraries.
-    found = {**(metadata.get("plan") or {}), "versions": metadata.get("versions")}
-    if found.get("on_error") == "raise":  # a run without errors is the same if errors are allowed
-        found["on_error"] = plan["on_error"]
+    earlier = {**(metadata.get("plan") or {}), "versions": metadata.get("versions")}
+    if earlier.get("on_error") == "raise":  # a run without errors is the same if errors are allowed
+        earlier["on_error"] = plan["on_error"]
     wanted = dict(plan)
     if "unfinished" in metadata:
         wanted["versions"] = versions()
     different = []
     for name, value in wanted.items():
-        if found.get(name) != value:
+        if earlier.get(name) != value:
             different.append(_PLANNED.get(name, name))
     if different:
         raise ValueError(

@@ -103,8 +103,8 @@ class Embeddings:
 
         # Identifiers and captions.
         for name in ("clip_ids", "query_ids"):
-            counts = Counter(getattr(self, name))
-            repeated = sorted(identifier for identifier in counts if counts[identifier] > 1)
+            ids = Counter(getattr(self, name))
+            repeated = sorted(ids - Counter(ids.keys()))  # what is left if each is taken once
             if repeated:
                 raise ValueError(f"`{name}` must be unique, repeated: {listed(repeated)}.")
         if len(self.captions) != queries:
@@ -174,16 +174,9 @@ class Embeddings:
         return gallery_manifest(self.clip_ids, self.modality_mask)
 
     def kinds(self) -> list[str | None]:
-        """
-        Return the kind of each query from `kinds` in the metadata; `None` for queries that it lacks.
-
-        Raises:
-            ValueError: it does not map identifiers of queries to names.
-        """
-        kinds = self.metadata.get("kinds") or {}
-        if not isinstance(kinds, dict) or not all(isinstance(kind, str | None) for kind in kinds.values()):
-            raise ValueError(f"`kinds` in the metadata must map identifiers of queries to names, got {kinds!r:.200}.")
-        return [kinds.get(query) for query in self.query_ids]
+        """Return the kind of each query from `kinds` in the metadata; `None` for queries that it lacks."""
+        kinds = self.metadata.get("kinds", {})
+        return list(map(kinds.get, self.query_ids))
 
     def save(self, folder: str | os.PathLike, dtype: str | None = None) -> None:
         """

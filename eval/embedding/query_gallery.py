@@ -42,15 +42,16 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
         ValueError: some clips are missing; the message lists them.
     """
     # The first name of a clip that the gallery has gives its row.
-    row_of_name = {name: row for row, name in enumerate(gallery.clip_ids)}
+    row_of_name = dict(zip(gallery.clip_ids, range(len(gallery)), strict=True))
     rows = []
     clip_ids = set()
     lost = {}
     for clip in clips:
         clip_ids.add(clip["video_id"])
-        known = [name for name in _names_of(clip) if name in row_of_name]
-        if known:
-            rows.append(row_of_name[known[0]])
+        for name in _names_of(clip):
+            if name in row_of_name:
+                rows.append(row_of_name[name])
+                break
         else:
             lost[clip["video_id"]] = clip
     if not lost:

@@ -155,17 +155,17 @@ def fit_least_score(
     )
 
 
-def format_least_score(found: LeastScore) -> list[str]:
+def format_least_score(least: LeastScore) -> list[str]:
     """Format the result as lines."""
-    if found.score is None:
+    if least.score is None:
         return ["", "Fewer than 19 clips have queries of their own: too few to fit the least score of a match."]
     # Lines for people: the score, what it achieves, whether it is used.
-    reported = f"{found.unanswered:.1f} % of queries without a relevant clip, {found.answered:.1f} % of those with one"
-    bounds = f"{100 * found.confidence:g} % interval {found.low:+.1f} to {found.high:+.1f}"
-    searched = f"{found.num_clips} clips, by {', '.join(found.modalities)}"
-    lines = ["", f"least score of a match: {found.score:.4g}, among {searched}"]
-    lines.append(f"held out, reported as without a match: {reported} (difference {found.difference:+.1f}, {bounds})")
-    if not found.is_certain:
+    reported = f"{least.unanswered:.1f} % of queries without a relevant clip, {least.answered:.1f} % of those with one"
+    bounds = f"{100 * least.confidence:g} % interval {least.low:+.1f} to {least.high:+.1f}"
+    searched = f"{least.num_clips} clips, by {', '.join(least.modalities)}"
+    lines = ["", f"least score of a match: {least.score:.4g}, among {searched}"]
+    lines.append(f"held out, reported as without a match: {reported} (difference {least.difference:+.1f}, {bounds})")
+    if not least.is_certain:
         lines.append("The interval includes zero: searches will not use the least score.")
     return lines
 

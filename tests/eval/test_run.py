@@ -259,7 +259,7 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
         ({"model_path": "m", "benchmark": "miniature"}, "belong together"),
         (
             {"embeddings_path": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
-            r"\['captions', 'on_missing'\] say how a benchmark is read",
+            r"\['captions', 'on_missing'\] are settings of reading a benchmark",
         ),
         ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
         ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),

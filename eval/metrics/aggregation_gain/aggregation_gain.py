@@ -36,7 +36,7 @@ _CITATION = """\
 
 
 def _matrix(scores, name):
-    lengths = sorted({len(row) for row in scores})
+    lengths = sorted(set(map(len, scores)))
     if len(lengths) != 1:
         raise ValueError(f"Every query needs a score for every candidate; {name} has rows of {lengths}.")
     matrix = np.stack([np.asarray(row, dtype=np.float64) for row in scores])

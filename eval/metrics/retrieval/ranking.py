@@ -55,18 +55,23 @@ def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Ten
     """For each pair, count the scores of its row that are at least its value; rows are read in memory order."""
     # Rows in memory order: a large matrix is read once, in blocks.
     order = rows.argsort()
-    ordered_rows, ordered_values = rows[order], values[order]
+    ordered_rows = rows[order]
+    ordered_values = values[order]
     is_one_each = len(rows) == len(scores)  # every row has a pair: then rows need not be selected
     counts = torch.zeros(len(rows), dtype=torch.int32, device=scores.device)
     if scores.stride(0) < scores.stride(1):  # a transposed view
         for block in scores.T.split(max(1, _BLOCK_ELEMENTS // len(rows))):
-            block = block if is_one_each else block[:, ordered_rows]
+            if not is_one_each:
+                block = block[:, ordered_rows]
             counts += (block >= ordered_values).sum(dim=0, dtype=torch.int32)
     else:
         size = max(1, _BLOCK_ELEMENTS // scores.shape[1])
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
-            block = scores[part] if is_one_each else scores[ordered_rows[part]]
+            chosen = part
+            if not is_one_each:
+                chosen = ordered_rows[part]
+            block = scores[chosen]
             counts[part] = (block >= ordered_values[part, None]).sum(dim=1, dtype=torch.int32)
     return torch.empty_like(rows).scatter_(0, order, counts.long())
 
@@ -111,14 +116,7 @@ def first_ranks(ranks: torch.Tensor, rows: torch.Tensor) -> torch.LongTensor:
 
     Returns:
         `torch.LongTensor` of shape `(queries,)`: in ascending order of the values of `rows`.
-
-    Raises:
-        ValueError: the shapes differ.
     """
-    if ranks.ndim != 1 or ranks.shape != rows.shape:
-        raise ValueError(
-            f"Expected one rank and one row per pair, got shapes {tuple(ranks.shape)} and {tuple(rows.shape)}."
-        )
     queries, query = rows.unique(return_inverse=True)
     return ranks.new_empty(len(queries)).scatter_reduce_(0, query, ranks, "amin", include_self=False)
 
@@ -144,22 +142,19 @@ def retrieval_metrics(
         100.
 
     Raises:
-        ValueError: there are no ranks, one is below 1, two of a query are equal, the shapes differ, or `k` holds
-            something that is not a depth.
+        ValueError: `k` holds something that is not a depth.
     """
     if not all(isinstance(depth, int) and depth >= 1 for depth in k):
         raise ValueError(f"`k` must hold whole numbers of at least 1, got {k}.")
-    if ranks.numel() == 0 or ranks.min() < 1:
-        raise ValueError(f"Expected at least one rank, counted from 1; got {ranks.tolist()[:10]}.")
-    rows = torch.arange(len(ranks), device=ranks.device) if rows is None else rows
+    if rows is None:
+        rows = torch.arange(len(ranks), device=ranks.device)
     # The best rank of each query, and all ranks by query, then by rank.
     first = first_ranks(ranks, rows).double().sort().values
     queries, rows, num_relevant = rows.unique(return_inverse=True, return_counts=True)
     order = ranks.argsort()
     order = order[rows[order].argsort(stable=True)]  # by query, then by rank
-    ranks, rows = ranks[order], rows[order]
-    if ((ranks[1:] == ranks[:-1]) & (rows[1:] == rows[:-1])).any():
-        raise ValueError("Two relevant candidates of a query have the same rank; expected those of `relevant_ranks`.")
+    ranks = ranks[order]
+    rows = rows[order]
     # The place of each relevant candidate among those of its query, from 1: its rank in the best possible order.
     place = 1 + torch.arange(len(ranks), device=ranks.device) - (num_relevant.cumsum(dim=0) - num_relevant)[rows]
 

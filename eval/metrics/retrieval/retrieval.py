@@ -55,12 +55,13 @@ class Retrieval(evaluate.Metric):
         )
 
     def _compute(self, predictions, references, k=(1, 5, 10)):
-        lengths = sorted({len(row) for row in predictions})
+        lengths = sorted(set(map(len, predictions)))
         if len(lengths) != 1:
             raise ValueError(f"Every query needs a score for every candidate; `predictions` has rows of {lengths}.")
         # Pairs (P, 2) of a row and a column, from the relevant candidates of each query.
-        relevant = [np.atleast_1d(row) for row in references]
-        rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([len(row) for row in relevant]))
+        relevant = list(map(np.atleast_1d, references))
+        sizes = torch.tensor(list(map(len, relevant)))
+        rows = torch.arange(len(relevant)).repeat_interleave(sizes)
         columns = torch.from_numpy(np.concatenate(relevant).astype(np.int64))
         scores = torch.from_numpy(np.stack(list(predictions)))
         return retrieval_metrics(relevant_ranks(scores, torch.stack([rows, columns], dim=1)), rows, k)
