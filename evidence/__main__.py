@@ -59,11 +59,11 @@ def archive(config: ArchiveConfig) -> None:
 def stamps(config: StampsConfig) -> None:
     """Measure SCALAR and its rivals on real pictures: the photographs of Debian's tuxpaint-stamps-default."""
     from evidence.stamps.measuring import measure
-    from evidence.stamps.report import Results, report, write_page
+    from evidence.stamps.report import StampsResults, report, write_page
 
     if not config.report_only:
         measure(config.root, config.output, print_lines)
-    results = Results(config.output)
+    results = StampsResults(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")
     print_lines(*text.splitlines())

@@ -4,17 +4,18 @@ A label's seeds are shown as their mean ± sample deviation; differences are tak
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product, zip_longest
 from typing import Any
 
 from eval.reports.result_files import R1, Run
 from eval.reports.result_schema import second_stage
-from evidence.reports.results import Results, Seeds, benchmark_name, first_run, label_name
-from evidence.reports.tables import Cell, Row, Table
+from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
+from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
-KEYS = [("", "benchmark"), ("", "label"), ("", "n")]
+KEYS = ungrouped("benchmark", "label", "n")
 """Columns at the left: benchmark, label and number of seeds."""
 
 Measure = Callable[..., float | None]
@@ -28,9 +29,17 @@ Published = Mapping[str, Sequence[float | str | Cell | None]]
 # Measures of a run ---------------------------------------------------------------------------------------------------
 
 
+def _entry_with(entries: Iterable[Mapping[str, Any]], **fields: Any) -> Mapping[str, Any]:
+    """Return the first entry with these fields; an empty `dict` if there is none."""
+    for entry in entries:
+        if fields.items() <= entry.items():
+            return entry
+    return {}
+
+
 def rate_entry(run: Run, rate: float) -> Mapping[str, Any]:
     """Return the results of a masking rate; an empty `dict` if there are none."""
-    return next((entry for entry in run["retrieval"]["rates"] if entry["rate"] == rate), {})
+    return _entry_with(run["retrieval"]["rates"], rate=rate)
 
 
 def _own(run: Run, method: str | None) -> str:
@@ -69,26 +78,30 @@ def two_stage(
     """
 
     def measure(run: Run, method: str | None = None) -> float | None:
-        wanted = {"rate": rate, "policy": policy, "method": _own(run, method)}
         entries = second_stage(run["two_stage"], rule, depth)
-        return next((entry.get(metric) for entry in entries if wanted.items() <= entry.items()), None)
+        return _entry_with(entries, rate=rate, policy=policy, method=_own(run, method)).get(metric)
 
     return measure
 
 
-def in_part(parts: str, **wanted: Any) -> Measure:
+def in_part(parts: str, **fields: Any) -> Measure:
     """Measure text-to-video R@1 in a part of the results: a step of the `ladder`, or one of the `kinds`."""
 
     def measure(run: Run, method: str | None = None) -> float | None:
-        found = (entry for entry in run["retrieval"].get(parts, []) if wanted.items() <= entry.items())
-        return next((entry[R1].get(_own(run, method)) for entry in found), None)
+        entry = _entry_with(run["retrieval"].get(parts, []), **fields)
+        return entry.get(R1, {}).get(_own(run, method))
 
     return measure
 
 
 def values(seeds: Seeds, measure: Measure, method: str | None = None) -> dict[int | None, float]:
     """Return a measure for every seed that has it."""
-    return {seed: value for seed, run in seeds.items() if (value := measure(run, method)) is not None}
+    measured = {}
+    for seed, run in seeds.items():
+        value = measure(run, method)
+        if value is not None:
+            measured[seed] = value
+    return measured
 
 
 def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]) -> list[float]:
@@ -103,19 +116,27 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
         return [ours[seed] - theirs[seed] for seed in shared]
     if len(ours) > 1 and len(theirs) > 1:
         return [statistics.mean(ours.values()) - statistics.mean(theirs.values())]
-    return [one - other for one in ours.values() for other in theirs.values()]
+    return [one - other for one, other in product(ours.values(), theirs.values())]
 
 
-def rates_of(results: Results) -> list[float]:
+def _rate_entries(results: RunResults) -> Iterator[Mapping[str, Any]]:
+    """Yield the results of every masking rate of every run."""
+    for run in results.all_runs():
+        yield from run["retrieval"]["rates"]
+
+
+def rates_of(results: RunResults) -> list[float]:
     """Return all masking rates that were measured."""
-    return sorted({entry["rate"] for run in results.all_runs() for entry in run["retrieval"]["rates"]})
+    return sorted({entry["rate"] for entry in _rate_entries(results)})
 
 
-def modalities_of(results: Results) -> tuple[str, ...]:
+def modalities_of(results: RunResults) -> tuple[str, ...]:
     """Return the modalities of all clips, in the order of the runs; if no run names any, the paper's."""
-    entries = (entry for run in results.all_runs() for entry in run["retrieval"]["rates"])
-    named = (name for entry in entries for field in ("presence", "mean_weight") for name in entry.get(field, ()))
-    return tuple(dict.fromkeys(named)) or PAPER_MODALITIES
+    named: dict[str, None] = {}
+    for entry in _rate_entries(results):
+        for field in ("presence", "mean_weight"):
+            named |= dict.fromkeys(entry.get(field, ()))
+    return tuple(named) or PAPER_MODALITIES
 
 
 # Columns and rows ----------------------------------------------------------------------------------------------------
@@ -137,46 +158,51 @@ class Column:
         """Return the cell of a given score, or of the column's."""
         if self.text is not None:
             return self.text(seeds)
-        return Cell(tuple(values(seeds, self.measure, method or self.method).values()), self.signed, self.digits)
+        numbers = values(seeds, self.measure, method or self.method)
+        return Cell(tuple(numbers.values()), self.signed, self.digits)
 
 
 def row_of(columns: Sequence[Column], seeds: Seeds, method: str | None = None) -> Row | None:
     """Return the cells of a label, for a given score or each column's; `None` if nothing was measured."""
     row = [column.cell(seeds, method) for column in columns]
-    return row if _count(row) else None
+    if count(row) == 0:
+        return None
+    return row
 
 
-def _count(row: Row) -> int:
-    return max((len(cell.values) for cell in row if isinstance(cell, Cell)), default=0)
-
-
-def count(row: Row) -> str:
-    """Return the number of seeds of a row, if these are not all seeds of its label."""
-    return str(_count(row))
+def count(row: Row) -> int:
+    """Return the number of seeds of a row, which may lack some seeds of its label."""
+    counts = [0]
+    for cell in row:
+        if isinstance(cell, Cell):
+            counts.append(len(cell.values))
+    return max(counts)
 
 
 def headings(columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Return groups and headings, as in [`~evidence.reports.tables.Table`]."""
+    """Return groups and headings, as in [`~evidence.reports.tables.MetricsTable`]."""
     return [(column.group, column.heading) for column in columns]
 
 
 def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
     """Return the differences of two labels, seed by seed; a dash in columns that measure nothing."""
-    return [
-        Cell()
-        if column.measure is None
-        else Cell(tuple(changes(values(ours, column.measure), values(theirs, column.measure))), signed=True)
-        for column in columns
-    ]
+    row = []
+    for column in columns:
+        numbers = []
+        if column.measure is not None:
+            numbers = changes(values(ours, column.measure), values(theirs, column.measure))
+        row.append(Cell(tuple(numbers), signed=True))
+    return row
 
 
 def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
     """Return the paper's numbers for our columns; it may have fewer."""
-    padded = [*numbers, *[None] * (len(columns) - len(numbers))]
-    return [
-        number if isinstance(number, (str, Cell)) else Cell(() if number is None else (number,), column.signed)
-        for number, column in zip(padded, columns, strict=True)
-    ]
+    row = []
+    for column, number in zip_longest(columns, numbers):
+        if not isinstance(number, (str, Cell)):
+            number = Cell.of(number, signed=column.signed)
+        row.append(number)
+    return row
 
 
 def _published_margin(columns: Sequence[Column], rows: Published) -> dict[str, Row]:
@@ -184,22 +210,24 @@ def _published_margin(columns: Sequence[Column], rows: Published) -> dict[str, R
     if len(rows) != 2:
         return {}
     (name, ours), (_, theirs) = rows.items()
-    cells = [
-        Cell(() if column.measure is None or None in (one, other) else (one - other,), signed=True)
-        for column, one, other in zip(columns, ours, theirs, strict=True)
-    ]
-    return {f"{name} − GRAM": cells}
+    row = []
+    for column, one, other in zip(columns, ours, theirs, strict=True):
+        difference = None
+        if column.measure is not None and None not in (one, other):
+            difference = one - other
+        row.append(Cell.of(difference, signed=True))
+    return {f"{name} − GRAM": row}
 
 
 def label_table(
-    results: Results,
+    results: RunResults,
     name: str,
     title: str,
     note: str,
     columns: Sequence[Column],
     published: Callable[[str], Published] = lambda benchmark: {},
     margins: bool = False,
-) -> Table:
+) -> MetricsTable:
     """
     Return a table with one block of rows per benchmark: labels, optional margins over the baseline, the paper's rows.
 
@@ -208,41 +236,67 @@ def label_table(
     """
     if margins and results.baseline is not None:
         note += " Margins are taken seed by seed, over n of them."
+    base = results.baseline
     blocks = []
     for benchmark, labels in results.runs.items():
-        rows = {label: row for label, seeds in labels.items() if (row := row_of(columns, seeds)) is not None}
-        if not rows:
+        # Our labels: name, number of seeds and cells.
+        block: list[tuple[str, int | str, Row]] = []
+        measured = {}
+        for label, seeds in labels.items():
+            row = row_of(columns, seeds)
+            if row is not None:
+                measured[label] = seeds
+                block.append((label_name(label), len(seeds), row))
+        if not block:
             continue
-        block = [(label_name(label), str(len(labels[label])), row) for label, row in rows.items()]
-        if margins and (base := results.baseline) in rows:
-            found = {label: margin_row(columns, labels[label], labels[base]) for label in rows if label != base}
-            block += [(f"{label_name(label)} − {label_name(base)}", count(row), row) for label, row in found.items()]
-        theirs = published(benchmark) if first_run(labels)["split"] == "test" else {}
-        block += [(row_name, "", _published_row(columns, numbers)) for row_name, numbers in theirs.items()]
-        if margins:
-            block += [(row_name, "", row) for row_name, row in _published_margin(columns, theirs).items()]
-        blocks.append([[benchmark_name(benchmark), row_name, n, *row] for row_name, n, row in block])
-    return Table(name, title, note, KEYS + headings(columns), blocks, len(KEYS))
+
+        # Our margins, which may have fewer seeds.
+        if margins and base in measured:
+            for label, seeds in measured.items():
+                if label != base:
+                    row = margin_row(columns, seeds, measured[base])
+                    block.append((f"{label_name(label)} − {label_name(base)}", count(row), row))
+
+        # The paper's rows, without a number of seeds.
+        if first_run(labels)["split"] == "test":
+            theirs = published(benchmark)
+            rows = {row_name: _published_row(columns, numbers) for row_name, numbers in theirs.items()}
+            if margins:
+                rows |= _published_margin(columns, theirs)
+            block += [(row_name, "", row) for row_name, row in rows.items()]
+        blocks.append([[benchmark_name(benchmark), row_name, str(n), *row] for row_name, n, row in block])
+    return MetricsTable(name, title, note, KEYS + headings(columns), blocks, len(KEYS))
 
 
-def across_benchmarks(table: Table, name: str, title: str) -> Table:
+def across_benchmarks(table: MetricsTable, name: str, title: str) -> MetricsTable:
     """Turn the benchmarks of a table into groups of columns; the table of a single benchmark becomes empty."""
     benchmarks = [block[0][0] for block in table.blocks]
-    names = [heading for _, heading in table.columns[len(KEYS) :]]
+    if len(benchmarks) < 2:
+        return MetricsTable(name, title, table.note, [])
+
+    # The cells of each label by benchmark, and its numbers of seeds.
     found: dict[str, dict[str, Row]] = {}
     counts: dict[str, dict[str, None]] = {}
     for benchmark, label, n, *cells in table.rows:
         found.setdefault(label, {})[benchmark] = cells
         counts.setdefault(label, {})[n] = None
-    rows = [
-        [label, "/".join(counts[label]), *(c for b in benchmarks for c in parts.get(b, [Cell()] * len(names)))]
-        for label, parts in found.items()
-    ]
-    pairs = [(b, heading) for b in benchmarks for heading in names]
-    columns = [("", "label"), ("", "n"), *(pairs if len(names) > 1 else [("", b) for b in benchmarks])]
-    ours = [row for row in rows if row[1]]
-    blocks = [ours, [row for row in rows if not row[1]]] if len(benchmarks) > 1 else []
-    return Table(name, title, table.note, columns, blocks, 2)
+
+    # One row per label: ours, then the paper's, which have no number of seeds.
+    measures = [heading for _, heading in table.columns[len(KEYS) :]]
+    ours: list[Row] = []
+    theirs: list[Row] = []
+    for label, cells_of in found.items():
+        row = [label, "/".join(counts[label])]
+        for benchmark in benchmarks:
+            row += cells_of.get(benchmark, [Cell()] * len(measures))
+        if row[1]:
+            ours.append(row)
+        else:
+            theirs.append(row)
+    columns = list(product(benchmarks, measures))
+    if len(measures) == 1:
+        columns = ungrouped(*benchmarks)
+    return MetricsTable(name, title, table.note, ungrouped("label", "n") + columns, [ours, theirs], 2)
 
 
 __all__ = [

@@ -235,10 +235,6 @@ SEEDS: Table = {
 }
 
 
-def _mean(numbers: tuple[float | None, ...]) -> float | None:
-    return None if None in numbers else statistics.mean(numbers)
-
-
 def published(table: Table, benchmark: str, mean: bool = False) -> dict[str, tuple[float | None, ...]]:
     """
     Return the rows of a published table for one benchmark, each under a name that marks it as the paper's.
@@ -260,10 +256,16 @@ def published(table: Table, benchmark: str, mean: bool = False) -> dict[str, tup
     rows = {}
     for variant, name in VARIANTS.items():
         found = [row[variant] for row in table.values() if variant in row]
-        if found:
-            shared = min(map(len, found))  # video to text is published for only one benchmark
-            columns = zip(*(numbers[:shared] for numbers in found), strict=True)
-            rows[f"paper, mean of {len(found)}: {name}"] = tuple(map(_mean, columns))
+        if not found:
+            continue
+        # Benchmarks may differ in their columns: video to text is published for only one.
+        means = []
+        for column in zip(*found, strict=False):
+            mean = None
+            if None not in column:
+                mean = statistics.mean(column)
+            means.append(mean)
+        rows[f"paper, mean of {len(found)}: {name}"] = tuple(means)
     return rows
 
 

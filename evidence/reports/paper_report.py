@@ -33,8 +33,8 @@ from evidence.reports.paper_tables import (
     transfer_table,
     two_stage_missing_table,
 )
-from evidence.reports.results import Results, benchmark_name, label_name, load_results
-from evidence.reports.tables import Table, markdown, write_csv
+from evidence.reports.results import RunResults, benchmark_name, label_name, load_results
+from evidence.reports.tables import MetricsTable, markdown, write_csv
 
 _READING = (
     'Rows marked "paper" are as published. They are shown next to our measurements and used in none of them; if '
@@ -42,7 +42,7 @@ _READING = (
 )
 
 
-def paper_tables(results: Results) -> list[Table]:
+def paper_tables(results: RunResults) -> list[MetricsTable]:
     """Return all tables, in the order of the paper; a table without measurements has no rows."""
     retrieval = results.of_task("retrieval")
     return [
@@ -68,12 +68,12 @@ def paper_tables(results: Results) -> list[Table]:
     ]
 
 
-def write_tables(results: Results, output: str | os.PathLike) -> str:
+def write_tables(results: RunResults, output: str | os.PathLike) -> str:
     """
     Write `tables.md` and a CSV file per table.
 
     Args:
-        results ([`~evidence.reports.results.Results`]): from [`~evidence.reports.results.load_results`].
+        results ([`~evidence.reports.results.RunResults`]): from [`~evidence.reports.results.load_results`].
         output (`str`): folder to write to, created if needed.
 
     Returns:
@@ -81,12 +81,13 @@ def write_tables(results: Results, output: str | os.PathLike) -> str:
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
+    # Tables without a measurement are left out, and so are columns.
     parts = ["# Results", _READING, protocol_note([*results.all_runs()])]
     for table in paper_tables(results):
-        if table.blocks:
-            shown = table.filled()
-            write_csv(shown, output / f"{table.name}.csv")
-            parts += [f"## {table.title}", markdown(shown), table.note]
+        if table.rows:
+            filled = table.filled()
+            write_csv(filled, output / f"{table.name}.csv")
+            parts += [f"## {table.title}", markdown(filled), table.note]
     text = "\n\n".join(parts) + "\n"
     (output / "tables.md").write_text(text, encoding="utf-8")
     return text
@@ -108,6 +109,8 @@ def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike)
     output.mkdir(parents=True, exist_ok=True)
     results = load_results(paths)
     drawn = []
+
+    # Figure 2: a panel for each benchmark, with the gains of each label by masking rate.
     rates = rates_of(results)
     panels = {}
     for benchmark, labels in results.of_task("retrieval").runs.items():
@@ -118,12 +121,14 @@ def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike)
     if panels and len(rates) > 1:
         drawn.append(output / "gain_vs_masking.png")
         plot_gain(panels, drawn[-1])
+
+    # Figure S1: one run of each label whose embeddings were kept.
     for benchmark, labels in results.of_task("classification").runs.items():
         models = {}
         for label, seeds in labels.items():
-            found = [run["embeddings"] for run in seeds.values() if run["embeddings"] is not None]
-            if found:
-                models[label_name(label)] = Embeddings.load(found[0])
+            kept = [run["embeddings"] for run in seeds.values() if run["embeddings"] is not None]
+            if kept:
+                models[label_name(label)] = Embeddings.load(kept[0])
         if models:
             drawn.append(output / f"latent_{benchmark}.png")
             plot_latent(models, drawn[-1])

@@ -7,6 +7,7 @@ paper's published values have rows of their own, marked "paper", and are used in
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from eval.protocol.missing import ladder
@@ -32,8 +33,8 @@ from evidence.reports.label_tables import (
     two_stage,
     values,
 )
-from evidence.reports.results import Results, Seeds, benchmark_name, first_run, label_name
-from evidence.reports.tables import Cell, Row, Table
+from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
+from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
 from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
 _DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
@@ -43,12 +44,11 @@ POLICIES = {"absent": "no tokens", "zeros": "tokens of zero states (as published
 
 _R10 = "text_to_video_recall_at_10"
 
-
 Numbers = tuple[float | None, ...]
 
 
 def _beside(
-    results: Results, table: paper.Table, choose: Callable[[Numbers], Sequence[float | str | Cell | None]] = tuple
+    results: RunResults, table: paper.Table, choose: Callable[[Numbers], Sequence[float | str | Cell | None]] = tuple
 ) -> Callable[[str], Published]:
     """Return the paper's values for a benchmark: the rows of one of its tables, or a selection from each."""
 
@@ -61,21 +61,21 @@ def _beside(
 
 def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
     """Return the paper's values at these masking rates."""
-    return list(map(dict(zip(paper.RATES, numbers, strict=True)).get, rates))
+    by_rate = dict(zip(paper.RATES, numbers, strict=True))
+    return [by_rate.get(rate) for rate in rates]
 
 
 # The paper's tables -------------------------------------------------------------------------------------------------
 
 
-def retrieval_table(results: Results) -> Table:
+def retrieval_table(results: RunResults) -> MetricsTable:
     """Table 1: both stages and both directions of every label on every benchmark."""
-    columns = [
-        Column(f"{stage} {arrow}", f"R@{k}", measure_of(f"{direction}_recall_at_{k}"))
-        for stage, measure_of in (("1-stage", first_stage), ("2-stage", two_stage))
-        for direction, arrow in _DIRECTIONS.items()
-        for k in (1, 10)
-    ]
-
+    columns = []
+    for stage, measure_of in (("1-stage", first_stage), ("2-stage", two_stage)):
+        for direction, arrow in _DIRECTIONS.items():
+            for k in (1, 10):
+                measure = measure_of(f"{direction}_recall_at_{k}")
+                columns.append(Column(f"{stage} {arrow}", f"R@{k}", measure))
     published = _beside(results, paper.TWO_STAGE, lambda numbers: (None, None, None, None, *numbers))
     note = (
         "1-stage: each label's own score; 2-stage: its first candidates reordered by the cross-encoder, without "
@@ -84,7 +84,7 @@ def retrieval_table(results: Results) -> Table:
     return label_table(results, "retrieval", "Retrieval (Table 1)", note, columns, published)
 
 
-def transfer_table(results: Results) -> Table:
+def transfer_table(results: RunResults) -> MetricsTable:
     """Table 2: two-stage text-to-video R@1 and R@10 across benchmarks."""
     columns = [Column("", "R@1", two_stage(R1)), Column("", "R@10", two_stage(_R10))]
     published = _beside(results, paper.TWO_STAGE, lambda numbers: numbers[:2])
@@ -93,7 +93,7 @@ def transfer_table(results: Results) -> Table:
     return across_benchmarks(table, "transfer", "Retrieval across benchmarks, two-stage (Table 2)")
 
 
-def transfer_first_stage_table(results: Results) -> Table:
+def transfer_first_stage_table(results: RunResults) -> MetricsTable:
     """The layout of Table 2 for the first stage, whose R@1 is in the paper's Table S3."""
     columns = [Column("", "R@1", first_stage(R1)), Column("", "R@10", first_stage(_R10))]
     published = _beside(results, paper.COMPONENTS, lambda numbers: numbers[1:])
@@ -102,7 +102,7 @@ def transfer_first_stage_table(results: Results) -> Table:
     return across_benchmarks(table, "transfer_first_stage", title)
 
 
-def missing_table(results: Results) -> Table:
+def missing_table(results: RunResults) -> MetricsTable:
     """Table 3: first-stage R@1 of each label's own score when clips lose a modality, with margins."""
     rates = rates_of(results)
     columns = [Column("", percent(rate), first_stage(R1, rate)) for rate in rates]
@@ -113,7 +113,7 @@ def missing_table(results: Results) -> Table:
     )
 
 
-def components_table(results: Results) -> Table:
+def components_table(results: RunResults) -> MetricsTable:
     """Table S3: the strongest single pathway, the joint score on the same embeddings, and the gain between them."""
 
     def pathways(seeds: Seeds) -> str:
@@ -134,7 +134,7 @@ def components_table(results: Results) -> Table:
     return label_table(results, "gain_components", title, note, columns, published)
 
 
-def gain_table(results: Results) -> Table:
+def gain_table(results: RunResults) -> MetricsTable:
     """Table 4: the aggregation gain of each label's own score across benchmarks."""
     published = _beside(results, paper.COMPONENTS, lambda numbers: (numbers[1] - numbers[0],))
     note = "Text-to-video R@1 of each label's own score minus that of its strongest single pathway."
@@ -142,7 +142,7 @@ def gain_table(results: Results) -> Table:
     return across_benchmarks(table, "aggregation_gain", "Aggregation gain (Table 4)")
 
 
-def gain_missing_table(results: Results) -> Table:
+def gain_missing_table(results: RunResults) -> MetricsTable:
     """The numbers of Figure 2: the aggregation gain when clips lose a modality."""
     columns = [Column("", percent(rate), gain(rate), signed=True) for rate in rates_of(results)]
     note = "R@1 of each label's own score minus that of its strongest single pathway under the same masks."
@@ -150,70 +150,94 @@ def gain_missing_table(results: Results) -> Table:
     return label_table(results, "gain_missing", title, note, columns)
 
 
-def _is_ablation(label: str) -> bool:
-    return label.startswith(("no_", "w/o "))
-
-
-def _means(results: Results, label: str, benchmarks: Sequence[str], measure: Measure) -> dict[int | None, float]:
+def _means(results: RunResults, label: str, benchmarks: Sequence[str], measure: Measure) -> dict[int | None, float]:
     """Return a measure averaged over benchmarks, for each seed that has it on all of them."""
-    columns = [values(results.runs[benchmark][label], measure) for benchmark in benchmarks]
-    seeds = [seed for seed in columns[0] if all(seed in column for column in columns)] if columns else []
-    return {seed: statistics.mean(column[seed] for column in columns) for seed in seeds}
+    numbers: dict[int | None, list[float]] = {}
+    for benchmark in benchmarks:
+        for seed, number in values(results.runs[benchmark][label], measure).items():
+            numbers.setdefault(seed, []).append(number)
+    return {seed: statistics.mean(found) for seed, found in numbers.items() if len(found) == len(benchmarks)}
 
 
-def ablation_table(results: Results) -> Table:
+def ablation_table(results: RunResults) -> MetricsTable:
     """Table 5: the effect of removing one component from the reference, seed by seed, as a mean over benchmarks."""
+    title = "Objective ablation (Table 5)"
     reference = results.reference
-    labels = dict.fromkeys(label for labels in results.runs.values() for label in labels if _is_ablation(label))
+    ablations = [label for label in results.all_labels() if label.startswith(("no_", "w/o "))]
+    if reference is None or not ablations:
+        return MetricsTable("ablation", title, "", [])
     measures = {
         "Δ two-stage": two_stage(),
         "Δ first stage": first_stage(),
         "Δ gain": gain(),
         "Δ gain at 90 %": gain(0.9),
     }
+
+    # Our rows: R@1 on every benchmark, then changes over the benchmarks that have the reference, too.
     ours = []
-    for label in [reference, *labels] if reference and labels else []:
-        shared = [b for b, found in results.runs.items() if label in found and reference in found]
-        row = [Column("", "", two_stage()).cell(found.get(label, {})) for found in results.runs.values()]
+    for label in (reference, *ablations):
+        row: list[Cell] = []
+        counts = {}
+        shared = []
+        for benchmark, labels in results.runs.items():
+            row.append(Column("", "", two_stage()).cell(labels.get(label, {})))
+            if label in labels:
+                counts[str(len(labels[label]))] = None
+                if reference in labels:
+                    shared.append(benchmark)
         for heading, measure in measures.items():
             numbers = _means(results, label, shared, measure)
+            shown = []
             if label != reference:
-                row.append(Cell(tuple(changes(numbers, _means(results, reference, shared, measure))), signed=True))
-            else:
-                row.append(Cell(tuple(numbers.values()) if "gain" in heading else (), signed=True))
-        counts = dict.fromkeys(str(len(found[label])) for found in results.runs.values() if label in found)
+                shown = changes(numbers, _means(results, reference, shared, measure))
+            elif "gain" in heading:
+                shown = numbers.values()
+            row.append(Cell(tuple(shown), signed=True))
         name = label_name(label) + " (reference)" * (label == reference)
         ours.append([name, "/".join(counts), *row])
-    tests = [benchmark for benchmark, found in results.runs.items() if first_run(found)["split"] == "test"]
-    table = {b: paper.published(paper.ABLATION, b, results.paper_mean) if b in tests else {} for b in results.runs}
+
     # The published changes are means over all of the paper's benchmarks: shown only for exactly these benchmarks.
-    known = set(paper.ABLATION) & set(results.runs)
-    complete = set(results.runs) == set(paper.ABLATION) or not known
+    rows_of = {}
+    for benchmark, labels in results.runs.items():
+        rows_of[benchmark] = {}
+        if first_run(labels)["split"] == "test":
+            rows_of[benchmark] = paper.published(paper.ABLATION, benchmark, results.paper_mean)
+    benchmarks = set(results.runs)
+    complete = benchmarks == set(paper.ABLATION) or benchmarks.isdisjoint(paper.ABLATION)
     theirs = []
-    for name in dict.fromkeys(name for rows in table.values() for name in rows):
-        row = [Cell(rows.get(name, ())) for rows in table.values()]
-        key = next(key for key, variant in paper.VARIANTS.items() if name.endswith(f": {variant}"))
-        means = paper.ABLATION_MEANS[key] if complete else (None, None, None)
-        changed = (means[0], None, *means[1:])
-        theirs.append([name, "", *row, *(Cell(() if m is None else (m,), signed=True) for m in changed)])
-    columns = [("", "label"), ("", "n"), *(("two-stage R@1", benchmark_name(b)) for b in results.runs)]
-    columns += [("", heading) for heading in measures]
+    for name in dict.fromkeys(chain.from_iterable(rows_of.values())):
+        row = [Cell(rows.get(name, ())) for rows in rows_of.values()]
+        two_stages, *gains = (None, None, None)
+        if complete:
+            key = next(key for key, variant in paper.VARIANTS.items() if name.endswith(f": {variant}"))
+            two_stages, *gains = paper.ABLATION_MEANS[key]
+        # The paper has no changes of the first stage.
+        row += [Cell.of(number, signed=True) for number in (two_stages, None, *gains)]
+        theirs.append([name, "", *row])
+
+    groups = [("two-stage R@1", benchmark_name(benchmark)) for benchmark in results.runs]
+    columns = [*ungrouped("label", "n"), *groups, *ungrouped(*measures)]
     note = (
-        f"Labels that begin with no_ or w/o against {label_name(reference or '')}; a Δ is taken seed by seed and "
+        f"Labels that begin with no_ or w/o against {label_name(reference)}; a Δ is taken seed by seed and "
         "is a mean over benchmarks. The row of the reference holds its gains, not changes."
     )
-    blocks = [ours, theirs] if ours else []
-    return Table("ablation", "Objective ablation (Table 5)", note, columns, blocks, 2)
+    return MetricsTable("ablation", title, note, columns, [ours, theirs], 2)
 
 
-def two_stage_missing_table(results: Results, policy: str) -> Table:
+def two_stage_missing_table(results: RunResults, policy: str) -> MetricsTable:
     """Table S4: two-stage R@1 when clips lose a modality, with margins and the cosine of the video alone at 90 %."""
-    entries = [entry for run in results.all_runs() for entry in run["two_stage"] if entry["policy"] == policy]
-    rates = sorted({entry["rate"] for entry in entries})
+    rates = set()
+    for run in results.all_runs():
+        rates |= {entry["rate"] for entry in run["two_stage"] if entry["policy"] == policy}
+    rates = sorted(rates)
 
     def video(seeds: Seeds) -> Cell:
-        masked = {s: r for s, r in seeds.items() if any(entry["policy"] == policy for entry in r["two_stage"])}
-        return Cell(tuple(values(masked, first_stage(R1, 0.9), "video").values()))
+        """The video's own score, for the seeds that were measured under this policy."""
+        measured = {}
+        for seed, run in seeds.items():
+            if any(entry["policy"] == policy for entry in run["two_stage"]):
+                measured[seed] = run
+        return Cell(tuple(values(measured, first_stage(R1, 0.9), "video").values()))
 
     columns = [Column("", percent(rate), two_stage(R1, rate, policy)) for rate in rates]
     columns.append(Column("", "video cosine at 90 %", text=video))
@@ -241,57 +265,71 @@ def _steps(run: Run) -> list[Mapping[str, Any]]:
     return sorted(run["retrieval"].get("ladder", []), key=lambda step: len(step["modalities"]))
 
 
-def ladder_table(results: Results) -> Table:
+def ladder_table(results: RunResults) -> MetricsTable:
     """Table S5: first-stage R@1 with one set of modalities for the whole gallery."""
-    steps = {b: _steps(first_run(labels)) for b, labels in results.runs.items()}
-    sets = sorted(dict.fromkeys(tuple(step["modalities"]) for found in steps.values() for step in found), key=len)
-    names = dict.fromkeys(name for modalities in sets for name in modalities)
+    # The sets of modalities of all ladders, from small to large.
+    steps = []
+    for benchmark, labels in results.runs.items():
+        for step in _steps(first_run(labels)):
+            steps.append((benchmark_name(benchmark), step))
+    sets = sorted(dict.fromkeys(tuple(step["modalities"]) for _, step in steps), key=len)
+
+    # Initials stand for modalities if they differ.
+    names = dict.fromkeys(chain.from_iterable(sets))
     has_letters = len({name[0] for name in names}) == len(names)
 
     def short(modalities: Sequence[str]) -> str:
-        return "".join(name[0].upper() for name in modalities) if has_letters else "+".join(modalities)
+        if has_letters:
+            return "".join(name[0].upper() for name in modalities)
+        return "+".join(modalities)
 
     def change(run: Run, method: str | None = None) -> float | None:
-        measures = [in_part("ladder", modalities=step["modalities"]) for step in _steps(run)]
-        first, last = (measure(run, method) for measure in (measures[0], measures[-1])) if measures else (None, None)
-        return None if first is None or last is None else last - first
+        """The change from the smallest set to the largest."""
+        recalls = [in_part("ladder", modalities=step["modalities"])(run, method) for step in _steps(run)]
+        if not recalls or None in (recalls[0], recalls[-1]):
+            return None
+        return recalls[-1] - recalls[0]
 
-    columns = [Column("", short(found), in_part("ladder", modalities=list(found))) for found in sets]
-    firsts = {short(found[:1]) for found in sets}
-    columns.append(Column("", f"Δ {firsts.pop() if len(firsts) == 1 else 'first'}→all", change, signed=True))
+    columns = [Column("", short(modalities), in_part("ladder", modalities=list(modalities))) for modalities in sets]
+    firsts = {short(modalities[:1]) for modalities in sets}
+    first = firsts.pop() if len(firsts) == 1 else "first"
+    columns.append(Column("", f"Δ {first}→all", change, signed=True))
     table = paper.LADDER if sets == ladder(PAPER_MODALITIES) else {}
     published = _beside(results, table, lambda numbers: (*numbers, numbers[-1] - numbers[0]))
-    lost = [
-        f"{benchmark_name(benchmark)} {short(step['modalities'])} {step['num_unscorable_clips']}"
-        for benchmark, found in steps.items()
-        for step in found
-        if step["num_unscorable_clips"]
-    ]
+
+    # The note explains the initials, and names the clips that a smaller set loses.
     note = "Text-to-video R@1 of the first stage, each label's own score, the same modalities for all clips"
-    note += f" ({', '.join(f'{short([name])} {name}' for name in names)})." if has_letters and names else "."
-    note += f" Clips that have none of them and cannot be found: {', '.join(lost)}." if lost else ""
+    if has_letters and names:
+        note += f" ({', '.join(f'{short([name])} {name}' for name in names)})"
+    note += "."
+    lost = []
+    for benchmark, step in steps:
+        if step["num_unscorable_clips"]:
+            lost.append(f"{benchmark} {short(step['modalities'])} {step['num_unscorable_clips']}")
+    if lost:
+        note += f" Clips that have none of them and cannot be found: {', '.join(lost)}."
     return label_table(results, "ladder", "Modality-subset ladder (Table S5)", note, columns, published)
 
 
-def classification_table(results: Results) -> Table:
+def classification_table(results: RunResults) -> MetricsTable:
     """Table S6: class labels as queries; each clip ranks them, first stage."""
     methods = (None, *modalities_of(results), "uniform")
-    columns = [
-        Column(
-            "own score" if method is None else method_title(method),
-            f"Acc@{k}",
-            first_stage(f"video_to_text_recall_at_{k}"),
-            method=method,
-        )
-        for method in methods
-        for k in (1, 10)
-    ]
+    columns = []
+    for method in methods:
+        title = "own score"
+        if method is not None:
+            title = method_title(method)
+        for k in (1, 10):
+            measure = first_stage(f"video_to_text_recall_at_{k}")
+            columns.append(Column(title, f"Acc@{k}", measure, method=method))
 
     def published(numbers: Numbers) -> list[float | None]:
-        by_method = {
-            method: numbers[2 * place : 2 * place + 2] for place, method in enumerate((None, "video", "audio"))
-        }
-        return [number for method in methods for number in by_method.get(method) or (None, None)]
+        # Two numbers for each method; the paper may lack some.
+        by_method = {None: numbers[:2], "video": numbers[2:4], "audio": numbers[4:]}
+        row: list[float | None] = []
+        for method in methods:
+            row += by_method.get(method) or (None, None)
+        return row
 
     return label_table(
         results,
@@ -303,7 +341,7 @@ def classification_table(results: Results) -> Table:
     )
 
 
-def seeds_table(results: Results) -> Table:
+def seeds_table(results: RunResults) -> MetricsTable:
     """Table S8: mean, sample deviation and 95 % t interval over seeds; single runs next to them."""
 
     def interval(measure: Measure) -> Callable[[Seeds], str]:
@@ -323,10 +361,10 @@ def seeds_table(results: Results) -> Table:
     def published(benchmark: str) -> Published:
         single = paper.published({benchmark: paper.TWO_STAGE.get(benchmark, {})}, benchmark)
         seeds = paper.published(paper.SEEDS, benchmark)
-        rows: dict[str, Sequence[float | str | Cell | None]] = {
-            name: (None, "", Cell((mean,), published_deviation=deviation), f"[{low:.1f}, {high:.1f}]")
-            for name, (mean, deviation, low, high) in seeds.items()
-        }
+        rows: dict[str, Sequence[float | str | Cell | None]] = {}
+        for name, (mean, deviation, low, high) in seeds.items():
+            rows[name] = (None, "", Cell((mean,), published_deviation=deviation), f"[{low:.1f}, {high:.1f}]")
+        # Single runs stand beside them.
         for variant in ("gram", "pmrl", "hypergram"):
             name = f"paper: {paper.VARIANTS[variant]}"
             if seeds and name in single:
@@ -338,51 +376,58 @@ def seeds_table(results: Results) -> Table:
 
 
 def _sign_row(claim: str, cells: str, wins: int, ties: int, losses: int) -> Row:
-    p = f"{sign_test(wins, losses):.2g}" if wins + losses else ""
-    return [claim, cells, *(Cell((float(count),), digits=0) for count in (wins, ties, losses)), p]
+    p = ""
+    if wins + losses:
+        p = f"{sign_test(wins, losses):.2g}"
+    return [claim, cells, *(Cell((float(number),), digits=0) for number in (wins, ties, losses)), p]
 
 
-def _is_symmetric(method: str) -> bool:
-    """Whether the paper's claim on symmetric scores covers this one; a plugin's score may be unknown here."""
-    return method in METHODS and METHODS[method].is_symmetric
-
-
-def sign_table(results: Results) -> Table:
+def sign_table(results: RunResults) -> MetricsTable:
     """Sign tests of "Statistical Support": margins over the baseline in Table 3, negative gains in Table 4."""
-    at_rates, base = [Column("", "", first_stage(R1, rate)) for rate in rates_of(results)], results.baseline
+    columns = [Column("", "", first_stage(R1, rate)) for rate in rates_of(results)]
+    base = results.baseline
     rows = []
-    for label in dict.fromkeys(label for labels in results.runs.values() for label in labels):
-        margins = []
+    for label in results.all_labels():
+        # Margins over the baseline in every cell of Table 3, and their means over rates.
+        by_cell: list[float] = []
+        by_benchmark = []
         for labels in results.runs.values():
             if base in labels and label in labels and label != base:
-                row = margin_row(at_rates, labels[label], labels[base])
-                margins.append([cell.mean for cell in row if cell.values])
-        by_benchmark = [Cell(tuple(found)).mean for found in margins if found]
-        by_cell = [margin for found in margins for margin in found]
+                row = margin_row(columns, labels[label], labels[base])
+                margins = [cell.mean for cell in row if cell.values]
+                if margins:
+                    by_cell += margins
+                    by_benchmark.append(Cell(tuple(margins)).mean)
         for cells, numbers in (("rates and benchmarks", by_cell), ("benchmarks", by_benchmark)):
-            signs = [(n > 0) - (n < 0) for n in numbers]
+            signs = [(number > 0) - (number < 0) for number in numbers]
             if len(signs) > 1:
                 claim = f"{label_name(label)} above {label_name(base)}"
                 rows.append(_sign_row(claim, cells, signs.count(1), signs.count(0), signs.count(-1)))
-    gains = {
-        (label_name(label), benchmark): Cell(tuple(numbers)).mean
-        for benchmark, labels in results.runs.items()
-        for label, seeds in labels.items()
-        if _is_symmetric(next(iter(seeds.values()))["score"]["method"]) and (numbers := values(seeds, gain()).values())
-    }
+
+    # The gains of the scores that the paper's claim on symmetric scores covers; a plugin's may be unknown here.
+    gains = []
+    names = {}
+    for labels in results.runs.values():
+        for label, seeds in labels.items():
+            method = next(iter(seeds.values()))["score"]["method"]
+            numbers = tuple(values(seeds, gain()).values())
+            if numbers and method in METHODS and METHODS[method].is_symmetric:
+                names[label_name(label)] = None
+                gains.append(Cell(numbers).mean)
     if len(gains) > 1:
-        negative = sum(number < 0 for number in gains.values())
-        claim = f"negative gain: {', '.join(dict.fromkeys(label for label, _ in gains))}"
+        negative = sum(number < 0 for number in gains)
+        claim = f"negative gain: {', '.join(names)}"
         rows.append(_sign_row(claim, "labels and benchmarks", negative, 0, len(gains) - negative))
+
     note = (
         "Exact, one-sided; ties are left out, but a gain of 0 counts as not negative, as in the paper. Cells that "
         "share masks or a model are not independent."
     )
-    columns = [("", name) for name in ("claim", "cells", "for", "ties", "against", "p")]
-    return Table("sign_tests", "Sign tests over the cells of Tables 3 and 4", note, columns, [rows] if rows else [], 2)
+    columns = ungrouped("claim", "cells", "for", "ties", "against", "p")
+    return MetricsTable("sign_tests", "Sign tests over the cells of Tables 3 and 4", note, columns, [rows], 2)
 
 
-def latent_table(results: Results) -> Table:
+def latent_table(results: RunResults) -> MetricsTable:
     """The numbers of "Latent-Space Analysis"."""
 
     def measure(*path: str) -> Measure:
@@ -398,19 +443,16 @@ def latent_table(results: Results) -> Table:
     columns = [
         Column("", "classes", measure("num_classes"), digits=0),
         Column("", "text–centroid cosine", measure("text_centroid_cosine"), digits=2),
-        *(Column("silhouette", modality, measure("silhouette", modality), digits=2) for modality in modalities),
     ]
+    for modality in modalities:
+        columns.append(Column("silhouette", modality, measure("silhouette", modality), digits=2))
 
     def published(benchmark: str) -> Published:
-        rows = paper.published(paper.LATENT, benchmark)
-        return {
-            name: (
-                None,
-                Cell((cosine,), digits=2),
-                *(Cell((audio,), digits=2) if m == "audio" else None for m in modalities),
-            )
-            for name, (cosine, audio) in rows.items()
-        }
+        rows = {}
+        for name, (cosine, audio) in paper.published(paper.LATENT, benchmark).items():
+            silhouettes = {"audio": Cell((audio,), digits=2)}
+            rows[name] = (None, Cell((cosine,), digits=2), *map(silhouettes.get, modalities))
+        return rows
 
     note = "Means over classes, cosine distance in the space of the embeddings."
     return label_table(results, "latent", "Latent space (Figure S1)", note, columns, published)

@@ -13,11 +13,11 @@ from evidence.reports import paper
 Seeds = Mapping[int | None, Run]
 """The runs of one label on one benchmark."""
 
-_KEYS = {name: key for known in (paper.VARIANTS, paper.BENCHMARKS) for key, name in known.items()}
+_KEYS = {name: key for key, name in (paper.VARIANTS | paper.BENCHMARKS).items()}
 
 
 @dataclass(frozen=True)
-class Results:
+class RunResults:
     """
     Runs that may be shown in one table.
 
@@ -35,11 +35,20 @@ class Results:
 
     def all_runs(self) -> Iterator[Run]:
         """Yield every run, in the order of the tables."""
-        return (run for labels in self.runs.values() for seeds in labels.values() for run in seeds.values())
+        for labels in self.runs.values():
+            for seeds in labels.values():
+                yield from seeds.values()
 
-    def of_task(self, task: str) -> "Results":
+    def all_labels(self) -> list[str]:
+        """Return the labels of all benchmarks, each once."""
+        return [*dict.fromkeys(run["label"] for run in self.all_runs())]
+
+    def of_task(self, task: str) -> "RunResults":
         """Return the benchmarks of a task, `"retrieval"` or `"classification"`."""
-        kept = {name: labels for name, labels in self.runs.items() if first_run(labels)["task"] == task}
+        kept = {}
+        for benchmark, labels in self.runs.items():
+            if first_run(labels)["task"] == task:
+                kept[benchmark] = labels
         return replace(self, runs=kept)
 
 
@@ -58,27 +67,32 @@ def benchmark_name(benchmark: str) -> str:
     return paper.BENCHMARKS.get(benchmark, benchmark)
 
 
-def _in_order_of(known: Mapping[str, str], names: Sequence[str]) -> list[str]:
-    """Return names in the order of the paper, then others, sorted."""
-    order = {name: place for place, name in enumerate(known)}
-    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+def _place(name: str, known: Mapping[str, str]) -> tuple[int, str]:
+    """Return what sorts names in the order of the paper, then others by themselves."""
+    if name in known:
+        return list(known).index(name), ""
+    return len(known), name
 
 
-def _gram_label(runs: Mapping[Path, Run]) -> str | None:
-    """Return the only label whose score is GRAM's volume, if there is exactly one."""
-    found = {run["label"] for run in runs.values() if run["score"]["method"] == "gram"}
-    return found.pop() if len(found) == 1 else None
+def _order(run: Run) -> tuple:
+    """Return what sorts runs: by benchmark, label and seed; a run without a seed is the last of its label."""
+    seed = run["seed"]
+    return _place(run["benchmark"], paper.BENCHMARKS), _place(run["label"], paper.VARIANTS), seed is None, seed or 0
 
 
 def _read(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
     """Read result files; labels and benchmarks may be given by their keys or by the paper's names."""
     runs: dict[Path, dict] = {}
     for path, run in read_results(paths).items():
-        named = {name: _KEYS.get(run[name], run[name]) for name in ("label", "benchmark")}
-        runs[path] = {**run, **named, "embeddings": None, "latent": None}
+        run = {**run, "embeddings": None, "latent": None}
+        for name in ("label", "benchmark"):
+            run[name] = _KEYS.get(run[name], run[name])
+        # The latent space can be measured where the embeddings were kept.
         embeddings = path.parent / "embeddings"
         if run["task"] == "classification" and embeddings.is_dir():
-            runs[path] |= {"embeddings": embeddings, "latent": latent_space(Embeddings.load(embeddings))}
+            run["embeddings"] = embeddings
+            run["latent"] = latent_space(Embeddings.load(embeddings))
+        runs[path] = run
     check_comparable(runs)
     return runs
 
@@ -88,7 +102,7 @@ def load_results(
     baseline: str | None = None,
     reference: str | None = None,
     paper_mean: bool = False,
-) -> Results:
+) -> RunResults:
     """
     Read result files and check that they are comparable.
 
@@ -102,29 +116,33 @@ def load_results(
         paper_mean (`bool`): for a benchmark that the paper does not have, show the mean over those it has.
 
     Returns:
-        [`Results`]: benchmarks and labels in the order of the paper, then others.
+        [`RunResults`]: benchmarks and labels in the order of the paper, then others.
 
     Raises:
         FileNotFoundError: a path does not exist.
         ValueError: a file is not a result, results are not comparable, or no run has a chosen label.
     """
-    found = _read(paths)
+    found = sorted(_read(paths).values(), key=_order)
     runs: dict[str, dict[str, dict[int | None, Run]]] = {}
-    for run in found.values():
+    for run in found:
         runs.setdefault(run["benchmark"], {}).setdefault(run["label"], {})[run["seed"]] = run
-    known = {run["label"] for run in found.values()}
-    baseline, reference = (_KEYS.get(label, label) for label in (baseline, reference))
+
+    # Chosen labels may be given by the paper's names, too.
+    baseline = _KEYS.get(baseline, baseline)
+    reference = _KEYS.get(reference, reference)
+    known = {run["label"] for run in found}
     for name, label in (("baseline", baseline), ("reference", reference)):
         if label is not None and label not in known:
             raise ValueError(f"The {name} {label!r} is not among the labels {sorted(known)}.")
-    ordered: dict[str, dict[str, Seeds]] = {}
-    for benchmark in _in_order_of(paper.BENCHMARKS, list(runs)):
-        ordered[benchmark] = {}
-        for label in _in_order_of(paper.VARIANTS, list(runs[benchmark])):
-            seeds = sorted(runs[benchmark][label].items(), key=lambda item: (item[0] is None, item[0]))
-            ordered[benchmark][label] = dict(seeds)
-    default = "scalar" if "scalar" in known else None
-    return Results(ordered, baseline or _gram_label(found), reference or default, paper_mean)
+
+    # By default GRAM, if one label alone has its score, and SCALAR.
+    if baseline is None:
+        volumes = {run["label"] for run in found if run["score"]["method"] == "gram"}
+        if len(volumes) == 1:
+            baseline = volumes.pop()
+    if reference is None and "scalar" in known:
+        reference = "scalar"
+    return RunResults(runs, baseline, reference, paper_mean)
 
 
-__all__ = ["Results", "Seeds", "benchmark_name", "first_run", "label_name", "load_results"]
+__all__ = ["RunResults", "Seeds", "benchmark_name", "first_run", "label_name", "load_results"]

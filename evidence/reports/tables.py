@@ -5,6 +5,8 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
 _ABSENT = "–"
 
@@ -26,38 +28,59 @@ class Cell:
     digits: int = 1
     published_deviation: float | None = None
 
+    @classmethod
+    def of(cls, value: float | None, **form: Any) -> "Cell":
+        """Return the cell of one value, or without values for `None`."""
+        if value is None:
+            return cls(**form)
+        return cls((value,), **form)
+
     @property
-    def mean(self) -> float:
+    def mean(self) -> float | None:
+        """The mean, rounded to nine decimals; `None` without values."""
+        if not self.values:
+            return None
         if len(self.values) == 1:
             return round(self.values[0], 9)  # the paper's -0.0 stays -0.0
         return round(statistics.mean(self.values), 9) + 0.0  # differences that cancel leave noise with a sign
 
     @property
     def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else self.published_deviation
+        """The sample deviation of two values or more, otherwise the published one."""
+        if len(self.values) > 1:
+            return statistics.stdev(self.values)
+        return self.published_deviation
 
     def __str__(self) -> str:
         if not self.values:
             return _ABSENT
-        mean = f"{self.mean:{'+' if self.signed else ''}.{self.digits}f}"
-        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
+        sign = "+" if self.signed else ""
+        text = f"{self.mean:{sign}.{self.digits}f}"
+        if self.deviation is not None:
+            text += f" ± {self.deviation:.{self.digits}f}"
+        return text
 
 
 Row = Sequence[Cell | str]
 
 
+def ungrouped(*headings: str) -> list[tuple[str, str]]:
+    """Return columns that belong to no group."""
+    return [("", heading) for heading in headings]
+
+
 @dataclass
-class Table:
+class MetricsTable:
     """
-    A table with a name for its file, a title and a note for readers.
+    A table of metrics, with a name for its file, a title and a note for readers.
 
     Args:
         name (`str`): name of its CSV file.
         title (`str`), note (`str`): content of the table, and its protocol.
         columns (`list[tuple[str, str]]`): group, or an empty string, and heading of each column.
         blocks (`list[list[Row]]`): rows, in groups that belong together.
-        num_keys (`int`): number of columns at the left that identify a row. If one repeats the value above it, it is
-            shown as a blank; a CSV file repeats it.
+        num_keys (`int`): number of columns at the left that identify a row. Markdown has a blank where one repeats the
+            value above it; a CSV file repeats it.
     """
 
     name: str
@@ -69,72 +92,83 @@ class Table:
 
     @property
     def rows(self) -> list[Row]:
-        return [row for block in self.blocks for row in block]
+        """The rows of all blocks."""
+        return [*chain.from_iterable(self.blocks)]
 
-    def filled(self) -> "Table":
-        """Return the table without the columns that are empty in every row."""
-        kept = []
-        for index in range(len(self.columns)):
-            if index < self.num_keys or any(str(row[index]) not in ("", _ABSENT) for row in self.rows):
+    @property
+    def headings(self) -> list[str]:
+        """Group and heading of each column, in one string."""
+        return [" ".join(column).strip() for column in self.columns]
+
+    def filled(self) -> "MetricsTable":
+        """Return the table without the columns that are empty in every row, as one block."""
+        kept = list(range(self.num_keys))
+        for index in range(self.num_keys, len(self.columns)):
+            texts = {str(row[index]) for row in self.rows}
+            if not texts <= {"", _ABSENT}:
                 kept.append(index)
-        blocks = [[[row[index] for index in kept] for row in block] for block in self.blocks]
-        return replace(self, columns=[self.columns[index] for index in kept], blocks=blocks)
+        rows = []
+        for row in self.rows:
+            rows.append([row[index] for index in kept])
+        return replace(self, columns=[self.columns[index] for index in kept], blocks=[rows])
 
-    def readable_blocks(self) -> list[list[list[str]]]:
+    def readable_rows(self) -> list[list[str]]:
         """Return the text of each cell, with blanks for keys that repeat those of the row above."""
-        blocks, above = [], [""] * self.num_keys
-        for block in self.blocks:
-            lines = []
-            for row in block:
-                cells = [" ".join(str(cell).split()) for cell in row]
-                keys = cells[: self.num_keys]
-                shared = next((i for i, (a, b) in enumerate(zip(keys, above, strict=True)) if a != b), self.num_keys)
-                above = keys
-                # The last key stays: a row without any would not be identified.
-                blanks = min(shared, self.num_keys - 1)
-                lines.append([""] * blanks + cells[blanks:])
-            blocks.append(lines)
-        return blocks
+        rows = []
+        above = [""] * self.num_keys
+        for row in self.rows:
+            cells = [" ".join(str(cell).split()) for cell in row]
+            # The last key stays: a row without any would not be identified.
+            blanks = 0
+            while blanks < self.num_keys - 1 and cells[blanks] == above[blanks]:
+                blanks += 1
+            rows.append([""] * blanks + cells[blanks:])
+            above = cells
+        return rows
 
 
-def markdown(table: Table) -> str:
+def markdown(table: MetricsTable) -> str:
     """Format a Markdown table whose columns are aligned in plain text, too."""
-    header = [" ".join(filter(None, column)) for column in table.columns]
-    rows = [row for block in table.readable_blocks() for row in block]
-    header, *rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
-    widths = [max(2, *(len(row[column]) for row in (header, *rows))) for column in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if index < table.num_keys else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return f"| {' | '.join(padded)} |"
-
-    rules = ["-" * w if index < table.num_keys else "-" * (w - 1) + ":" for index, w in enumerate(widths)]
-    return "\n".join([line(header), f"| {' | '.join(rules)} |", *map(line, rows)])
+    columns = []
+    for index, column in enumerate(zip(table.headings, *table.readable_rows(), strict=True)):
+        heading, *cells = [cell.replace("|", r"\|") for cell in column]
+        width = max(2, len(heading), *map(len, cells))
+        # Keys are aligned at the left, metrics at the right.
+        pad = str.ljust
+        rule = "-" * width
+        if index >= table.num_keys:
+            pad = str.rjust
+            rule = rule[1:] + ":"
+        columns.append([pad(cell, width) for cell in (heading, rule, *cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
 
 
-def write_csv(table: Table, path: str | os.PathLike) -> None:
+def write_csv(table: MetricsTable, path: str | os.PathLike) -> None:
     """Write a table with unrounded numbers; deviations over seeds have columns of their own."""
-    deviating = {
-        index
-        for row in table.rows
-        for index, cell in enumerate(row)
-        if isinstance(cell, Cell) and cell.deviation is not None
-    }
+    # The columns with a deviation in some row.
+    deviating = set()
+    for row in table.rows:
+        for index, cell in enumerate(row):
+            if isinstance(cell, Cell) and cell.deviation is not None:
+                deviating.add(index)
 
-    def fields(index: int, cell: Cell | str) -> list[str | float | None]:
-        numbers = isinstance(cell, Cell)
-        mean = (cell.mean if cell.values else None) if numbers else cell
-        return [mean, cell.deviation if numbers else None] if index in deviating else [mean]
-
+    # Each of them becomes two columns, in the header and in every row.
+    header: list[str] = []
+    for index, heading in enumerate(table.headings):
+        header.append(heading)
+        if index in deviating:
+            header.append(f"{heading} sd")
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        header = [" ".join(filter(None, column)) for column in table.columns]
-        writer.writerow([name for i, h in enumerate(header) for name in ([h, f"{h} sd"] if i in deviating else [h])])
+        writer.writerow(header)
         for row in table.rows:
-            writer.writerow([item for index, cell in enumerate(row) for item in fields(index, cell)])
+            fields: list[str | float | None] = []
+            for index, cell in enumerate(row):
+                parts = [cell, None]
+                if isinstance(cell, Cell):
+                    parts = [cell.mean, cell.deviation]
+                fields += parts[: 1 + (index in deviating)]
+            writer.writerow(fields)
 
 
-__all__ = ["Cell", "Row", "Table", "markdown", "write_csv"]
+__all__ = ["Cell", "MetricsTable", "Row", "markdown", "ungrouped", "write_csv"]

@@ -12,7 +12,7 @@ import yaml
 
 from eval.protocol.statistics import holm, two_way_interval
 from eval.reports.figures import COLOURS
-from evidence.reports.tables import Cell, Row, Table, markdown
+from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
 from gallery.files import read_json
 
 from .embedding import MODALITIES
@@ -38,7 +38,7 @@ MEASURES = {
 """What a rank is worth, in points."""
 
 
-class Results:
+class StampsResults:
     """
     A folder of results.
 
@@ -90,7 +90,7 @@ def interval(entry: Mapping[str, float]) -> str:
     return f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]".replace("-", "−")
 
 
-def judged(results: Results) -> list[dict[str, Any]]:
+def judged(results: StampsResults) -> list[dict[str, Any]]:
     """Return the claims of `claims.yaml` with their intervals, p-values adjusted by Holm's rule, and verdicts."""
     found = []
     for claim in yaml.safe_load(_CLAIMS.read_text(encoding="utf-8"))["claims"]:
@@ -103,11 +103,7 @@ def judged(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def _columns(*names: str) -> list[tuple[str, str]]:
-    return [("", name) for name in names]
-
-
-def claims_table(results: Results) -> Table:
+def claims_table(results: StampsResults) -> MetricsTable:
     """The claims that were named before."""
     rows: list[Row] = []
     for entry in judged(results):
@@ -128,11 +124,11 @@ def claims_table(results: Results) -> Table:
         f"regime. p: two-sided, adjusted by Holm's rule for these six; undecided: p above {_LEVEL:g}. "
         "R@1 and R@10 stand beside it, without a verdict."
     )
-    columns = _columns("regime", "claim", "MRR", "p", "verdict", "R@1", "R@10")
-    return Table("claims", "Claims", note, columns, [rows], 2)
+    columns = ungrouped("regime", "claim", "MRR", "p", "verdict", "R@1", "R@10")
+    return MetricsTable("claims", "Claims", note, columns, [rows], 2)
 
 
-def goals(results: Results) -> list[dict[str, Any]]:
+def goals(results: StampsResults) -> list[dict[str, Any]]:
     """Return for each regime the better of the two rivals and the other, with SCALAR's differences, and whether the
     goal is met: at most one point below the better, at least three above the other."""
     found = []
@@ -146,7 +142,7 @@ def goals(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def goals_table(results: Results) -> Table:
+def goals_table(results: StampsResults) -> MetricsTable:
     """The goal in each regime."""
     rows: list[Row] = []
     for goal in goals(results):
@@ -154,11 +150,11 @@ def goals_table(results: Results) -> Table:
         better, other = (RIVALS[goal[name]].title for name in ("better", "other"))
         rows.append([goal["regime"], better, interval(goal["below"]), other, interval(goal["above"]), verdict])
     note = "The goal: at least −1 against the better of the two rivals, and at least +3 against the other."
-    columns = _columns("regime", "better rival", "SCALAR − better", "other rival", "SCALAR − other", "goal")
-    return Table("goals", "Goals", note, columns, [rows], 1)
+    columns = ungrouped("regime", "better rival", "SCALAR − better", "other rival", "SCALAR − other", "goal")
+    return MetricsTable("goals", "Goals", note, columns, [rows], 1)
 
 
-def methods_table(results: Results) -> Table:
+def methods_table(results: StampsResults) -> MetricsTable:
     """Every method in every regime."""
     rows: list[Row] = []
     for name, rival in RIVALS.items():
@@ -173,10 +169,10 @@ def methods_table(results: Results) -> Table:
     )
     columns = [("", "method"), ("", "numbers"), ("", "fit")]
     columns += [(regime, measure) for regime in REGIMES for measure in MEASURES]
-    return Table("methods", "Methods", note, columns, [rows], 1)
+    return MetricsTable("methods", "Methods", note, columns, [rows], 1)
 
 
-def differences_table(results: Results) -> Table:
+def differences_table(results: StampsResults) -> MetricsTable:
     """SCALAR minus every other method."""
     rows: list[Row] = []
     for name, rival in RIVALS.items():
@@ -187,7 +183,7 @@ def differences_table(results: Results) -> Table:
         f"Points of MRR, {RIVALS[results.claimed].title} minus the method, with 95 % intervals over queries and "
         "draws. A description, without verdicts."
     )
-    return Table("differences", "SCALAR minus each method", note, _columns("method", *REGIMES), [rows], 1)
+    return MetricsTable("differences", "SCALAR minus each method", note, ungrouped("method", *REGIMES), [rows], 1)
 
 
 def _shown_number(name: str, value: float) -> str:
@@ -197,7 +193,7 @@ def _shown_number(name: str, value: float) -> str:
     return f"{name} {value:.2g}".replace("-", "−")
 
 
-def numbers_table(results: Results) -> Table:
+def numbers_table(results: StampsResults) -> MetricsTable:
     """The fitted numbers."""
     rows: list[Row] = []
     for name, rival in RIVALS.items():
@@ -211,7 +207,7 @@ def numbers_table(results: Results) -> Table:
         f"offsets bring SCALAR {interval(gain)} points on held-out queries of the half that fits, in five folds; they "
         "would stand for SCALAR if the interval lay above zero."
     )
-    return Table("numbers", "Fitted numbers", note, _columns("method", "numbers"), [rows], 2)
+    return MetricsTable("numbers", "Fitted numbers", note, ungrouped("method", "numbers"), [rows], 2)
 
 
 TABLES = {
@@ -224,7 +220,7 @@ TABLES = {
 """The tables by name."""
 
 
-def report(results: Results) -> str:
+def report(results: StampsResults) -> str:
     """Return all tables in Markdown."""
     parts = [f"# Results of the stamps\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/real_pictures.md."]
     for make in TABLES.values():
@@ -233,14 +229,14 @@ def report(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def fill(text: str, results: Results) -> str:
+def fill(text: str, results: StampsResults) -> str:
     """
     Fill a template.
 
     Args:
         text (`str`): with `{{table NAME}}`; `{{minus REGIME METHOD}}`, SCALAR's difference with its interval;
             `{{mean REGIME METHOD}}`, the MRR of a method; `{{count HALF KIND}}`, a number of items or queries.
-        results ([`Results`]): of the stamps.
+        results ([`StampsResults`]): of the stamps.
 
     Raises:
         ValueError: a placeholder names nothing.
@@ -262,7 +258,7 @@ def fill(text: str, results: Results) -> str:
     return re.sub(r"\{\{(.+?)\}\}", put, text)
 
 
-def plot_differences(results: Results, path: Path) -> None:
+def plot_differences(results: StampsResults, path: Path) -> None:
     """Draw SCALAR's difference to every method with its interval, a panel for each regime."""
     from matplotlib.figure import Figure
 
@@ -286,7 +282,7 @@ def plot_differences(results: Results, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def write_page(results: Results, path: Path) -> None:
+def write_page(results: StampsResults, path: Path) -> None:
     """Write the page, and its figure beside it."""
     path.write_text(fill(_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     plot_differences(results, path.with_name(_FIGURE))
@@ -295,7 +291,7 @@ def write_page(results: Results, path: Path) -> None:
 __all__ = [
     "RESULTS",
     "TABLES",
-    "Results",
+    "StampsResults",
     "fill",
     "goals",
     "interval",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from evidence.reports.tables import Row, Table
+from evidence.reports.tables import MetricsTable as Table
+from evidence.reports.tables import Row
 
 from .differences import described, interval
 from .results import Results

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eval.reports.figures import COLOURS
-from evidence.reports.tables import Table, markdown
+from evidence.reports.tables import MetricsTable as Table
+from evidence.reports.tables import markdown
 
 from .differences import described, interval, judged, place, variant_name
 from .measure import AS_TRAINED, HIGHEST

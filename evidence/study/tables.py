@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from eval.reports.result_schema import method_title
-from evidence.reports.tables import Cell, Row, Table
+from evidence.reports.tables import Cell, Row
+from evidence.reports.tables import MetricsTable as Table
 
 from .differences import (
     BASELINES,

@@ -13,7 +13,7 @@ from evidence.stamps.embedding import MODALITIES, Half
 from evidence.stamps.items import on_white, read_items, repeats, words_of
 from evidence.stamps.measuring import rank_halves
 from evidence.stamps.regimes import REGIMES, draw
-from evidence.stamps.report import RESULTS, Results, fill, goals, judged, report
+from evidence.stamps.report import RESULTS, StampsResults, fill, goals, judged, report
 from evidence.stamps.rivals import CALIBRATED, RIVALS, SCALAR, Scene, fit
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
@@ -165,7 +165,7 @@ def test_a_table_has_every_method_and_regime(monkeypatch):
 
 @pytest.fixture(scope="module")
 def results():
-    return Results(RESULTS)
+    return StampsResults(RESULTS)
 
 
 def test_the_shipped_tables_are_computed_from_the_shipped_ranks(results):

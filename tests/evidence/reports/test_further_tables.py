@@ -21,7 +21,7 @@ def test_recall_by_kind_of_caption_has_a_column_for_each_kind(tmp_path):
         ["audio *", "20.0 ± 0.0", "40.0 ± 0.0"],
     ]
     assert "several 700 of miniature; single 300 of miniature" in table.note
-    assert further_tables.kinds_table(load_results([save(tmp_path / "none", make_run("scalar"))])).blocks == []
+    assert further_tables.kinds_table(load_results([save(tmp_path / "none", make_run("scalar"))])).rows == []
 
 
 def rows_of(table):

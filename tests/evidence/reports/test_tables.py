@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from evidence.reports.tables import Cell, Table, markdown, write_csv
+from evidence.reports.tables import Cell, MetricsTable, markdown, write_csv
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_mean_has_the_sample_deviation_of_two_or_more(cell, text):
 def table():
     blocks = [[["A", "one", Cell((1.0, 3.0)), ""], ["A", "two & 50 %", Cell((5.0,)), ""]], [["B", "one", Cell(), ""]]]
     columns = [("", "benchmark"), ("", "label"), ("T→V", "R@1"), ("T→V", "R@10")]
-    return Table("example", "An example", "A note.", columns, blocks, num_keys=2)
+    return MetricsTable("example", "An example", "A note.", columns, blocks, num_keys=2)
 
 
 def test_columns_of_a_table_stand_below_each_other_and_repeated_keys_are_blank(table):
