@@ -1,10 +1,10 @@
 """Draws the content of each clip of the miniature benchmark and its caption, from the seed alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import count as numbers
+from itertools import count as count_up
 from itertools import product
 
 import numpy as np
@@ -84,17 +84,20 @@ class MiniatureClip:
     @property
     def about(self) -> list[str]:
         """Modalities that the caption describes: it mentions them, or they express a concept that it names."""
-        return [
-            modality
-            for modality, values in self.attributes.items()
-            if modality in self.mentions
-            or any(expressed_value(factor, modality, values) == value for factor, value in self.concepts.items())
-        ]
+        about = []
+        for modality, values in self.attributes.items():
+            expressed = {factor: expressed_value(factor, modality, values) for factor in self.concepts}
+            if modality in self.mentions or not expressed.items().isdisjoint(self.concepts.items()):
+                about.append(modality)
+        return about
 
     def row(self) -> dict[str, object]:
         """Return the clip's line of the annotation file; `None` marks a track that the clip lacks."""
+        video_id = f"mini_{self.split}_{self.index:06d}"
+        if self.view:
+            video_id += f"_{self.view}"
         return {
-            "video_id": f"mini_{self.split}_{self.index:06d}" + (f"_{self.view}" if self.view else ""),
+            "video_id": video_id,
             "caption": self.caption,
             "video_path": self.path if "video" in self.attributes else None,
             "audio_path": self.path if "audio" in self.attributes else None,
@@ -111,15 +114,19 @@ class MiniatureClip:
     @cached_property
     def facts(self) -> frozenset[tuple[str, ...]]:
         """Return what is true of the clip: its attributes, and the values of factors that its modalities express."""
-        facts = {(m, name, value) for m, values in self.attributes.items() for name, value in values.items()}
-        expressed = {(f, expressed_value(f, m, values)) for m, values in self.attributes.items() for f in FACTORS}
-        return frozenset(facts | expressed)
+        facts = set()
+        for modality, values in self.attributes.items():
+            facts |= {(modality, name, value) for name, value in values.items()}
+            facts |= {(factor, expressed_value(factor, modality, values)) for factor in FACTORS}
+        return frozenset(facts)
 
     @cached_property
     def claims(self) -> frozenset[tuple[str, ...]]:
-        """Return what the caption says, in the terms of `facts`."""
-        said = {(m, name, self.attributes[m][name]) for m, names in self.mentions.items() for name in names}
-        return frozenset(said | set(self.concepts.items()))
+        """Return what the caption claims, in the terms of `facts`."""
+        claims = set(self.concepts.items())
+        for modality, names in self.mentions.items():
+            claims |= {(modality, name, self.attributes[modality][name]) for name in names}
+        return frozenset(claims)
 
     def satisfies(self, query: "MiniatureClip") -> bool:
         """Return whether everything that the caption of `query` says is true of this clip.
@@ -132,12 +139,15 @@ class MiniatureClip:
 def kinds_of(evidence: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the kinds of captions of a set: `KINDS`; with evidence also one for each evidence that alone answers, of
     its name, and "mixed", for captions of two or three modalities with such evidence among them."""
-    return (*KINDS, *evidence, "mixed") if evidence else KINDS
+    if not evidence:
+        return KINDS
+    return (*KINDS, *evidence, "mixed")
 
 
 def expressed_value(factor: str, modality: str, values: dict[str, str]) -> str | None:
     """Return the value of a factor that a modality with these attributes expresses; `None` if it expresses none."""
-    return _EXPRESSED.get((factor, modality), {}).get(tuple(values[name] for name in names_of(factor, modality)))
+    combination = tuple(values[name] for name in names_of(factor, modality))
+    return _EXPRESSED.get((factor, modality), {}).get(combination)
 
 
 def names_of(factor: str, modality: str) -> tuple[str, ...]:
@@ -145,14 +155,18 @@ def names_of(factor: str, modality: str) -> tuple[str, ...]:
     return tuple(next(iter(FACTORS[factor].values())).get(modality, ()))
 
 
-# Factor and modality → values of its attributes → what they express.
-_EXPRESSED = {
-    (factor, modality): {
-        combination: value for value, options in values.items() for combination in product(*options[modality].values())
-    }
-    for factor, values in FACTORS.items()
-    for modality in next(iter(values.values()))
-}
+def _expressed() -> dict[tuple[str, str], dict[tuple[str, ...], str]]:
+    """Return factor and modality → values of its attributes → what they express."""
+    expressed: dict = {}
+    for factor, values in FACTORS.items():
+        for value, options in values.items():
+            for modality, allowed in options.items():
+                combinations = product(*allowed.values())
+                expressed.setdefault((factor, modality), {}).update(dict.fromkeys(combinations, value))
+    return expressed
+
+
+_EXPRESSED = _expressed()
 
 
 # Wording -------------------------------------------------------------------------------------------------------------
@@ -162,40 +176,54 @@ def _choice(rng: np.random.Generator, values: Sequence[str]) -> str:
     return values[int(rng.integers(len(values)))]
 
 
+def _choices(rng: np.random.Generator, options: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    return {name: _choice(rng, list(values)) for name, values in options.items()}
+
+
+def _shuffled(rng: np.random.Generator, values: Iterable[str]) -> list[str]:
+    values = list(values)
+    return [values[place] for place in rng.permutation(len(values))]
+
+
 def _with_article(phrase: str) -> str:
-    return f"an {phrase}" if phrase[0] in "aeiou" else f"a {phrase}"
+    article = "an" if phrase[0] in "aeiou" else "a"
+    return f"{article} {phrase}"
+
+
+def _known(words: dict[str, str], *names: str) -> list[str]:
+    """Return the words for those of some attributes that a caption mentions."""
+    return [words[name] for name in names if name in words]
 
 
 def _video_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
-    nouns = (words[name] for name in ("size", "colour") if name in words)
-    thing = _with_article(" ".join([*nouns, words.get("shape", "shape")]))
-    if "motion" in words:
-        thing += f" {words['motion']}"
-    ground = " ".join(words[name] for name in ("pattern", "ground") if name in words)
-    if not ground:
-        return thing
-    ground = f"on {_with_article(ground)} {_choice(rng, ('ground', 'background'))}"
-    return f"{thing} {ground}"
+    thing = " ".join([*_known(words, "size", "colour"), words.get("shape", "shape")])
+    phrase = [_with_article(thing), *_known(words, "motion")]
+    ground = " ".join(_known(words, "pattern", "ground"))
+    if ground:
+        phrase.append(f"on {_with_article(ground)} {_choice(rng, ('ground', 'background'))}")
+    return " ".join(phrase)
 
 
 def _audio_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
-    pitch = [words["pitch"]] if "pitch" in words else []
-    tone = _with_article(" ".join([*pitch, words.get("timbre", "sound")]))
-    return " ".join([tone, *(words[name] for name in ("rhythm", "backing", "entry") if name in words)])
+    tone = " ".join([*_known(words, "pitch"), words.get("timbre", "sound")])
+    return " ".join([_with_article(tone), *_known(words, "rhythm", "backing", "entry")])
 
 
 def _subtitle_phrase(words: dict[str, str], rng: np.random.Generator) -> str:
-    phrase = f"{words.get('speaker', 'someone')} {_choice(rng, ('talking', 'speaking', 'chatting'))}"
+    phrase = [words.get("speaker", "someone"), _choice(rng, ("talking", "speaking", "chatting"))]
     if "topic" in words:
-        phrase += f" about {words['topic']}"
+        phrase.append(f"about {words['topic']}")
     if "weekday" in words:
-        phrase += f" on {words['weekday']}"
-    return f"{phrase} {words['place']}" if "place" in words else phrase
+        phrase.append(f"on {words['weekday']}")
+    return " ".join([*phrase, *_known(words, "place")])
 
 
 def _text_phrase(heads: Sequence[str], words: dict[str, str], rng: np.random.Generator) -> str:
     *others, last = words.values()
-    return f"{_choice(rng, heads)} {', '.join(others)} and {last}" if others else f"{_choice(rng, heads)} {last}"
+    head = _choice(rng, heads)
+    if not others:
+        return f"{head} {last}"
+    return f"{head} {', '.join(others)} and {last}"
 
 
 _PHRASES = {"video": _video_phrase, "audio": _audio_phrase, "subtitle": _subtitle_phrase}
@@ -204,13 +232,16 @@ _WORDS = VOCABULARY | EVIDENCE
 
 
 def _phrase(modality: str, names: list[str], attributes: Attributes, rng: np.random.Generator) -> str:
-    words = {name: _choice(rng, _WORDS[modality][name][attributes[modality][name]]) for name in names}
+    words = {}
+    for name in names:
+        value = attributes[modality][name]
+        words[name] = _choice(rng, _WORDS[modality][name][value])
     return _PHRASES[modality](words, rng)
 
 
 def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
-    words = {factor: _choice(rng, CONCEPTS[factor][value]) for factor, value in concepts.items()}
-    return " ".join([words.get("subject", "something"), *(words[f] for f in ("tempo", "scene") if f in words)])
+    words = _choices(rng, {factor: CONCEPTS[factor][value] for factor, value in concepts.items()})
+    return " ".join([words.get("subject", "something"), *_known(words, "tempo", "scene")])
 
 
 # Content of a caption ------------------------------------------------------------------------------------------------
@@ -225,10 +256,12 @@ def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, st
     Shared values count once, however many modalities express them. A clip can express as many values of a factor as it
     has modalities, so a concept counts less than an attribute.
     """
-    bits, information = 0.0, {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
-    for factor in concepts:
-        modalities = FACTORS[factor][concepts[factor]]
-        bits += math.log2(len(FACTORS[factor]) / len(modalities))
+    bits = 0.0
+    for factor, value in concepts.items():
+        bits += math.log2(len(FACTORS[factor]) / len(FACTORS[factor][value]))
+
+    # Attributes that express a shared value are counted by factor and modality, all others at once.
+    information = {factor: dict.fromkeys(VOCABULARY, 0.0) for factor in shared}
     for modality, name in names:
         factor = _FACTOR_OF.get((modality, name))
         if factor in concepts:
@@ -242,43 +275,50 @@ def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, st
 
 def _enough(
     names: Sequence[_Name],
-    said: list[_Name],
+    first: Sequence[_Name],
     concepts: dict[str, str],
     shared: dict[str, str],
     rng: np.random.Generator,
 ) -> list[_Name]:
-    """Add attributes in random order to those in `said`, until they are specific enough."""
-    said = list(said)
+    """Add attributes in random order to the first ones, until they are specific enough."""
+    mentioned = list(first)
     for place in rng.permutation(len(names)):
-        if _bits(said, concepts, shared) >= _BITS:
+        if _bits(mentioned, concepts, shared) >= _BITS:
             break
-        said.append(names[place])
-    return said
+        mentioned.append(names[place])
+    return mentioned
 
 
 def _grouped(names: Sequence[_Name], attributes: Attributes) -> dict[str, list[str]]:
     """Return attributes as mentions, in the order of the vocabulary."""
-    mentions = {m: [name for name in values if (m, name) in names] for m, values in attributes.items()}
-    return {modality: found for modality, found in mentions.items() if found}
+    mentions = {}
+    for modality, values in attributes.items():
+        mentioned = [name for name in values if (modality, name) in names]
+        if mentioned:
+            mentions[modality] = mentioned
+    return mentions
 
 
 def _draw_mentions(
     attributes: Attributes, shared: dict[str, str], about: Sequence[str], rng: np.random.Generator
 ) -> dict[str, list[str]]:
-    """Draw what a caption says of some modalities: at least one attribute of each."""
-    first = [(modality, _choice(rng, list(attributes[modality]))) for modality in about]
-    others = [(modality, name) for modality in about for name in attributes[modality] if (modality, name) not in first]
+    """Draw what a caption mentions of some modalities: at least one attribute of each."""
+    first = []
+    others = []
+    for modality in about:
+        drawn = _choice(rng, list(attributes[modality]))
+        first.append((modality, drawn))
+        others += [(modality, name) for name in attributes[modality] if name != drawn]
     return _grouped(_enough(others, first, {}, shared, rng), attributes)
 
 
 def _own_names(attributes: Attributes, modality: str, concepts: dict[str, str]) -> list[_Name]:
     """Return the attributes of a modality that the concepts do not determine."""
-    expressed = {
-        name
-        for factor, value in concepts.items()
-        for name, values in FACTORS[factor][value].get(modality, {}).items()
-        if len(values) == 1
-    }
+    expressed = set()
+    for factor, value in concepts.items():
+        for name, values in FACTORS[factor][value].get(modality, {}).items():
+            if len(values) == 1:
+                expressed.add(name)
     return [(modality, name) for name in attributes[modality] if name not in expressed]
 
 
@@ -289,37 +329,38 @@ def _draw_shared(
 
     It names all shared values, unless no modality has enough left to add: then one concept fewer, and so on.
     """
-    concepts = {factor: shared[factor] for factor in (list(shared)[i] for i in rng.permutation(len(shared)))}
-    modalities = [list(attributes)[i] for i in rng.permutation(len(attributes))]
+    concepts = {factor: shared[factor] for factor in _shuffled(rng, shared)}
+    modalities = _shuffled(rng, attributes)
     while True:
-        possible = {modality: _own_names(attributes, modality, concepts) for modality in modalities}
-        bits = {modality: _bits(names, concepts, shared) for modality, names in possible.items()}
-        own = next((m for m in modalities if bits[m] >= _BITS), max(modalities, key=bits.__getitem__))
-        if bits[own] >= _BITS or len(concepts) == 1:
+        # The bits that each modality could add, as far as they are needed.
+        possible = {}
+        bits = {}
+        for modality in modalities:
+            possible[modality] = _own_names(attributes, modality, concepts)
+            bits[modality] = min(_BITS, _bits(possible[modality], concepts, shared))
+        own = max(modalities, key=bits.__getitem__)
+        if bits[own] == _BITS or len(concepts) == 1:
             break
         concepts.popitem()
     mentions = _grouped(_enough(possible[own], [], concepts, shared, rng), attributes)
     return {factor: concepts[factor] for factor in FACTORS if factor in concepts}, mentions
 
 
-def _templates(mentions: dict[str, list[str]]) -> Sequence[str]:
-    return {1: ALONE[next(iter(mentions))], 2: PAIRS, 3: TRIPLES}[len(mentions)]
-
-
-def _put(
-    mentions: dict[str, list[str]],
-    attributes: Attributes,
-    templates: Sequence[str],
-    phrases: list[str],
-    rng: np.random.Generator,
+def _compose(
+    concepts: dict[str, str], mentions: dict[str, list[str]], attributes: Attributes, rng: np.random.Generator
 ) -> str:
-    """Put the mentions into words, in any order, after the existing phrases."""
-    modalities = list(mentions)
-    said = [
-        _phrase(modalities[place], mentions[modalities[place]], attributes, rng)
-        for place in rng.permutation(len(modalities))
-    ]
-    return _choice(rng, templates).format(*phrases, *said)
+    """Put concepts and then mentions, in any order, into words."""
+    phrases = []
+    if concepts:
+        templates = SHARED
+        phrases.append(_concept_phrase(concepts, rng))
+    elif len(mentions) == 1:
+        templates = ALONE[next(iter(mentions))]
+    else:
+        templates = {2: PAIRS, 3: TRIPLES}[len(mentions)]
+    for modality in _shuffled(rng, mentions):
+        phrases.append(_phrase(modality, mentions[modality], attributes, rng))
+    return _choice(rng, templates).format(*phrases)
 
 
 def _draw_caption(
@@ -329,15 +370,15 @@ def _draw_caption(
     kind = _choice(rng, KINDS)
     if kind == "shared" and not shared:
         kind = _choice(rng, KINDS[:2])
+    concepts: dict[str, str] = {}
     if kind == "shared":
         concepts, mentions = _draw_shared(attributes, shared, rng)
-        templates, phrases = SHARED, [_concept_phrase(concepts, rng)]
     else:
-        num_about = 1 if kind == "single" else 2 + int(rng.integers(len(attributes) - 1))
-        about = [list(attributes)[i] for i in rng.permutation(len(attributes))[:num_about]]
-        concepts, mentions, phrases = {}, _draw_mentions(attributes, shared, about, rng), []
-        templates = _templates(mentions)
-    return kind, mentions, concepts, _put(mentions, attributes, templates, phrases, rng)
+        num_about = 1
+        if kind == "several":
+            num_about = 2 + int(rng.integers(len(attributes) - 1))
+        mentions = _draw_mentions(attributes, shared, _shuffled(rng, attributes)[:num_about], rng)
+    return kind, mentions, concepts, _compose(concepts, mentions, attributes, rng)
 
 
 # Clips ---------------------------------------------------------------------------------------------------------------
@@ -345,18 +386,25 @@ def _draw_caption(
 
 def _draw_attributes(shared: float, rng: np.random.Generator) -> tuple[Attributes, dict[str, str]]:
     """Draw every modality independently; then make all of them agree in the factors that are shared."""
-    attributes = {
-        modality: {name: _choice(rng, list(values)) for name, values in names.items()}
-        for modality, names in VOCABULARY.items()
-    }
+    attributes = {modality: _choices(rng, names) for modality, names in VOCABULARY.items()}
     together = {}
     for factor, values in FACTORS.items():
         if rng.random() >= shared:
             continue
         together[factor] = _choice(rng, list(values))
         for modality, options in values[together[factor]].items():
-            attributes[modality] |= {name: _choice(rng, allowed) for name, allowed in options.items()}
+            attributes[modality] |= _choices(rng, options)
     return attributes, together
+
+
+def _still_shared(shared: dict[str, str], attributes: Attributes) -> dict[str, str]:
+    """Return the values of factors that at least two of the modalities express."""
+    kept = {}
+    for factor, value in shared.items():
+        expressed = [expressed_value(factor, modality, values) for modality, values in attributes.items()]
+        if expressed.count(value) > 1:
+            kept[factor] = value
+    return kept
 
 
 def _draw_subtitle(attributes: dict[str, str], rng: np.random.Generator) -> str:
@@ -376,15 +424,14 @@ def draw_clip(
         attempt (`int`, defaults to 0): another value gives another, independent clip.
         shared (`float`, defaults to 0.6): for each factor, the probability that all modalities agree in it.
     """
+    # All modalities are drawn before one is lost, so that the others do not depend on it.
     rng = np.random.default_rng((seed, SPLITS.index(split), 1, index, attempt))
     attributes, together = _draw_attributes(shared, rng)
     subtitle = _draw_subtitle(attributes["subtitle"], rng)
+    if absent == "subtitle":
+        subtitle = None
     attributes.pop(absent, None)
-    together = {
-        factor: value
-        for factor, value in together.items()
-        if sum(modality in attributes for modality in FACTORS[factor][value]) >= 2
-    }
+    together = _still_shared(together, attributes)
     kind, mentions, concepts, caption = _draw_caption(attributes, together, rng)
     return MiniatureClip(
         split=split,
@@ -396,7 +443,7 @@ def draw_clip(
         mentions=mentions,
         concepts=concepts,
         caption=caption,
-        subtitle=subtitle if absent != "subtitle" else None,
+        subtitle=subtitle,
     )
 
 
@@ -405,29 +452,36 @@ def _with_text(clips: list[MiniatureClip], name: str, seed: tuple[int, ...]) -> 
     number = list(EVIDENCE).index(name)
     order = np.random.default_rng((*seed, 4, number)).permutation(len(clips)).tolist()
     if name == "screen":
+        # Clips without video come first: they have no screen.
         order.sort(key=lambda row: "video" in clips[row].attributes)
-    lacking, given = set(order[: round(EVIDENCE_ABSENT_SHARES[name] * len(clips))]), []
+    lacking = set(order[: round(EVIDENCE_ABSENT_SHARES[name] * len(clips))])
+    extended = []
     for row, clip in enumerate(clips):
+        if row in lacking:
+            extended.append(replace(clip, texts=clip.texts | {name: None}))
+            continue
         rng = np.random.default_rng((*seed, 5, number, row))
-        values = {attribute: _choice(rng, list(words)) for attribute, words in EVIDENCE[name].items()}
+        values = _choices(rng, EVIDENCE[name])
         text = _choice(rng, TEXTS[name]).format(**values)
-        found = ({}, {name: None}) if row in lacking else ({name: values}, {name: text})
-        given.append(replace(clip, attributes=clip.attributes | found[0], texts=clip.texts | found[1]))
-    return given
+        extended.append(replace(clip, attributes=clip.attributes | {name: values}, texts=clip.texts | {name: text}))
+    return extended
 
 
 def _draw_evidence_caption(clip: MiniatureClip, rng: np.random.Generator) -> MiniatureClip:
     """Draw the kind of a caption, and a caption if it is about evidence of the clip; else the clip keeps its own."""
-    kind, present = _choice(rng, kinds_of(list(clip.texts))), [name for name in clip.texts if name in clip.attributes]
-    if kind not in ([*present, "mixed"] if present else []):
-        return clip
-    about = [kind]
-    if kind == "mixed":
+    kind = _choice(rng, kinds_of(list(clip.texts)))
+    present = [name for name in clip.texts if name in clip.attributes]
+    if kind in present:
+        about = [kind]
+    elif kind == "mixed" and present:
+        # One kind of evidence, with one or two other modalities.
         about = [_choice(rng, present)]
         others = [name for name in clip.attributes if name not in about]
-        about += [others[i] for i in rng.permutation(len(others))[: 1 + int(rng.integers(2))]]
+        about += _shuffled(rng, others)[: 1 + int(rng.integers(2))]
+    else:
+        return clip
     mentions = _draw_mentions(clip.attributes, clip.shared, about, rng)
-    caption = _put(mentions, clip.attributes, _templates(mentions), [], rng)
+    caption = _compose({}, mentions, clip.attributes, rng)
     return replace(clip, kind=kind, mentions=mentions, concepts={}, caption=caption)
 
 
@@ -435,12 +489,16 @@ def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tu
     """Add further evidence to clips, and give some of them captions that need it; captions stay unique."""
     for name in evidence:
         clips = _with_text(clips, name, seed)
-    captions, given = {clip.caption for clip in clips}, []
+    captions = {clip.caption for clip in clips}
+    extended = []
     for row, clip in enumerate(clips):
-        tries = (_draw_evidence_caption(clip, np.random.default_rng((*seed, 6, row, n))) for n in numbers())
-        given.append(next(found for found in tries if found is clip or found.caption not in captions))
-        captions.add(given[-1].caption)
-    return given
+        for attempt in count_up():
+            drawn = _draw_evidence_caption(clip, np.random.default_rng((*seed, 6, row, attempt)))
+            if drawn is clip or drawn.caption not in captions:
+                break
+        extended.append(drawn)
+        captions.add(drawn.caption)
+    return extended
 
 
 def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -> MiniatureClip:
@@ -448,18 +506,16 @@ def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -
     other, _ = _draw_attributes(shared, rng)
     replaced = [modality for modality in clip.attributes if modality in other and modality not in clip.about]
     attributes = clip.attributes | {modality: other[modality] for modality in replaced}
-    together = {
-        factor: value
-        for factor, value in clip.shared.items()
-        if sum(expressed_value(factor, m, attributes[m]) == value for m in FACTORS[factor][value] if m in attributes)
-        > 1
-    }
-    subtitle = _draw_subtitle(attributes["subtitle"], rng) if "subtitle" in replaced else clip.subtitle
-    return replace(clip, attributes=attributes, shared=together, subtitle=subtitle)
+    subtitle = clip.subtitle
+    if "subtitle" in replaced:
+        subtitle = _draw_subtitle(attributes["subtitle"], rng)
+    shared_values = _still_shared(clip.shared, attributes)
+    return replace(clip, attributes=attributes, shared=shared_values, subtitle=subtitle)
 
 
 def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
     """Return a clip once for each of its modalities, with that modality alone and a caption of it."""
+    # Each view has a generator of its own, so that it does not depend on the other modalities.
     views = []
     for number, (modality, values) in enumerate(clip.attributes.items()):
         rng = np.random.default_rng((*clip.key, number))
@@ -472,7 +528,7 @@ def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
                 kind=modality if modality in EVIDENCE else "single",
                 mentions=mentions,
                 concepts={},
-                caption=_put(mentions, clip.attributes, _templates(mentions), [], rng),
+                caption=_compose({}, mentions, clip.attributes, rng),
                 subtitle=clip.subtitle if modality == "subtitle" else None,
                 texts={name: text if name == modality else None for name, text in clip.texts.items()},
                 view=modality,
@@ -502,25 +558,33 @@ def draw_split(
         evidence (`Sequence[str]`): names of `EVIDENCE`. The clips are the same, with further texts, and some have
             other captions.
     """
-    shares = {} if complete else ABSENT_SHARES
-    absent = [modality for modality, share in shares.items() for _ in range(round(share * count))]
+    # Exact shares of the clips lack a track, in random places.
+    absent: list[str | None] = []
+    if not complete:
+        for modality, share in ABSENT_SHARES.items():
+            absent += [modality] * round(share * count)
     absent += [None] * (count - len(absent))
-    order = np.random.default_rng((seed, SPLITS.index(split), 3)).permutation(count)
-    clips, captions = [], set()
+    number = SPLITS.index(split)
+    order = np.random.default_rng((seed, number, 3)).permutation(count)
+
+    # A clip whose caption is taken is drawn again.
+    clips = []
+    captions = set()
     for index in range(count):
-        attempt = 0
-        clip = draw_clip(seed, split, index, absent[order[index]], shared=shared)
-        while clip.caption in captions:
-            attempt += 1
+        for attempt in count_up():
             clip = draw_clip(seed, split, index, absent[order[index]], attempt, shared=shared)
+            if clip.caption not in captions:
+                break
         captions.add(clip.caption)
         clips.append(clip)
-    clips = _with_evidence(clips, evidence, (seed, SPLITS.index(split)))
-    generators = (np.random.default_rng((seed, SPLITS.index(split), 7, row)) for row in range(count))
-    return [
-        _disagreeing(clip, shared, rng) if disagree and rng.random() < disagree else clip
-        for clip, rng in zip(clips, generators, strict=True)
-    ]
+
+    # What changes these clips has generators of its own, so that all else stays the same.
+    clips = _with_evidence(clips, evidence, (seed, number))
+    for row, clip in enumerate(clips):
+        rng = np.random.default_rng((seed, number, 7, row))
+        if rng.random() < disagree:
+            clips[row] = _disagreeing(clip, shared, rng)
+    return clips
 
 
 __all__ = [
