@@ -4,7 +4,6 @@ Every difference has its 95 % interval for other queries and other trainings (`e
 covers the named ones alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,8 +15,9 @@ import yaml
 from eval.protocol.statistics import holm, pooled_interval
 from evidence.reports.results import label_name
 
-from .measure import AS_TRAINED, ROUTER
-from .results import BACK, BOTH, MODALITIES, Results, Selection
+from .corrected import CORRECTED
+from .measure import AS_TRAINED, HIDDEN, RATES, ROUTER
+from .results import BACK, BOTH, MODALITIES, SETS, Quantity, StudyResults
 from .runs import ABLATIONS
 
 LEVEL = 0.05
@@ -27,39 +27,42 @@ BASELINES = ("scalar_uniform", "gram", "hypergram", "triangle", "pmrl")
 """Variants that SCALAR is compared with."""
 
 VIEWS = {
-    "complete": "900 complete training clips",
-    "mixed": "900 mixed training clips",
-    "new-heads": "900 complete training clips, new heads",
+    "complete": "complete clips",
+    "mixed": "mixed clips",
+    "new-heads": "complete clips, new heads",
 }
 """What the trainings of the study of masked views learned from, by the end of their experiment's name."""
 
 KINDS = {"single": "one modality", "several": "several", "shared": "what is shared"}
 """What captions are about, by their kind."""
 
-SETS = ("main", "repeated")
-"""Sets of clips that are pooled, each with trainings of its own."""
-
 _WORDS = ("picture", "sound", "subtitle")  # of MODALITIES
+_TITLES = {  # of variants that the paper does not have
+    "triangle": "TRIANGLE",
+    "scalar_01": "SCALAR, trained at temperature 0.1",
+    "gram_corrected": "corrected volume",
+    "span_corrected": "corrected span distance",
+}
 _NAMED = Path(__file__).with_name("claims.yaml")
 
 
 @dataclass(frozen=True)
 class Difference:
     """
-    The mean of one selection minus that of another.
+    The mean of one quantity minus that of another.
 
     Args:
         name (`str`): identifies it in a page.
         sentence (`str`): description of the comparison.
-        first ([`Selection`]): what is compared.
-        second ([`Selection`], *optional*): what it is compared with; without it, `first` with 0.
-        pooled (`bool`): over all of [`SETS`] where both were measured, in place of the experiment of the selections.
+        first ([`Quantity`]): what is compared.
+        second ([`Quantity`], *optional*): what it is compared with; without it, `first` with 0.
+        pooled (`bool`): over both sets of clips in version 3, too, where both sides were measured on them.
     """
 
     name: str
     sentence: str
-    first: Selection
-    second: Selection | None = None
+    first: Quantity
+    second: Quantity | None = None
     pooled: bool = False
 
     @property
@@ -71,59 +74,43 @@ class Difference:
 
 
 def variant_name(label: str) -> str:
-    """Return the display name of a variant; TRIANGLE is not in the paper."""
-    return "TRIANGLE" if label == "triangle" else label_name(label)
+    """Return the display name of a variant or of a corrected score."""
+    return _TITLES.get(label) or label_name(label)
 
 
-def bound(results: Results, difference: Difference) -> dict[str, Any] | None:
+def with_interval(results: StudyResults, difference: Difference) -> dict[str, Any] | None:
     """
     Bound a difference.
 
     Returns:
-        `dict`: the output of [`~eval.protocol.statistics.pooled_interval`], and `sets`, the experiments behind it;
-        `None` if a side was not measured.
+        `dict`: the output of [`~eval.protocol.statistics.pooled_interval`]; `sets`, the experiments behind it; and the
+        difference's definition as `of`. `None` if a side was not measured.
     """
-    asked = [difference]
+    experiments = [quantity.experiment for quantity in results.on_each_set(difference.first)]
     if difference.pooled:
-        asked = [_in_experiment(difference, experiment) for experiment in SETS]
+        experiments = list(SETS)
     measured = {}
-    for one in asked:
-        sides = _values(results, one)
-        if sides is not None:
-            measured[one.first.experiment] = sides
+    for experiment in experiments:
+        first = results.values(replace(difference.first, experiment=experiment))
+        if difference.second is None:
+            second = np.zeros_like(first)
+        else:
+            second = results.values(replace(difference.second, experiment=experiment))
+        if first.size and second.size:
+            measured[experiment] = (first, second)
     if not measured:
         return None
-    return pooled_interval(list(measured.values()), difference.same_trainings) | {"sets": tuple(measured)}
+    found = pooled_interval(list(measured.values()), difference.same_trainings)
+    return found | {"sets": tuple(measured), "of": difference}
 
 
-def _in_experiment(difference: Difference, experiment: str) -> Difference:
-    """The difference with both sides from another experiment."""
-    first = replace(difference.first, experiment=experiment)
-    second = difference.second
-    if second is not None:
-        second = replace(second, experiment=experiment)
-    return replace(difference, first=first, second=second)
-
-
-def _values(results: Results, difference: Difference) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both sides of a difference, `(trainings, queries)` each; `None` if one was not measured."""
-    first = results.values(difference.first)
-    if difference.second is None:
-        second = np.zeros_like(first)
-    else:
-        second = results.values(difference.second)
-    if not first.size or not second.size:
-        return None
-    return first, second
-
-
-def interval(entry: dict[str, Any]) -> str:
+def format_interval(entry: dict[str, Any]) -> str:
     """Format a difference and its bounds."""
     shown = f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]"
     return shown.replace("-", "−")
 
 
-def place(entry: dict[str, Any]) -> str:
+def side_of_zero(entry: dict[str, Any]) -> str:
     """Return where the interval lies: "above" 0, "below" it, or "around" it."""
     if entry["low"] > 0:
         return "above"
@@ -133,144 +120,179 @@ def place(entry: dict[str, Any]) -> str:
 # Named in advance ----------------------------------------------------------------------------------------------------
 
 
-def named_claims() -> list[Difference]:
-    """Return the claims of `claims.yaml`: MRR@10, the mean of both directions, pooled over both sets of clips."""
-    found = []
+def named_claims(numbers: str) -> list[Difference]:
+    """Return the claims of `claims.yaml`: MRR@10, the mean of both directions, pooled over both sets of clips, with
+    these numbers of the scores."""
+    claims = []
     for row in yaml.safe_load(_NAMED.read_text(encoding="utf-8"))["claims"]:
-        # The shipped ranks were made before the rule that keeps a fit or drops it: they have no kept numbers.
-        common = {"numbers": AS_TRAINED, "direction": BOTH, "measure": "mrr", "gain": row.get("measure") == "gain"}
-        sides = [Selection(**common | row[side]) for side in ("first", "second")]
-        found.append(Difference(row["name"], row["sentence"], *sides, pooled=True))
-    return found
+        common = {"numbers": numbers, "direction": BOTH, "measure": "mrr", "gain": row.get("measure") == "gain"}
+        sides = [Quantity(**common | row[side]) for side in ("first", "second")]
+        claims.append(Difference(row["name"], row["sentence"], *sides, pooled=True))
+    return claims
 
 
 def as_recall(claim: Difference) -> Difference:
     """Return a claim in points of R@1, to be shown beside its own measure."""
-    sides = [replace(chosen, measure="recall") for chosen in (claim.first, claim.second)]
-    return replace(claim, first=sides[0], second=sides[1])
+    first, second = (replace(quantity, measure="recall") for quantity in (claim.first, claim.second))
+    return replace(claim, first=first, second=second)
 
 
 @cache
-def judged(results: Results) -> dict[str, dict[str, Any]]:
+def judged_claims(results: StudyResults) -> dict[str, dict[str, Any]]:
     """
     Return the measured claims that were named in advance, each with its interval and verdict.
 
     Returns:
-        `dict`: by name, the output of [`bound`] with the `claim`, the p-value that Holm's rule `adjusted` for the
-        number of all named claims, measured or not, and the `verdict`: "shown", "reverse" or "undecided".
+        `dict`: by name, the output of [`with_interval`] with the p-value that Holm's rule `adjusted` for the number of
+        all named claims, measured or not, and the `verdict`: "shown", "reverse" or "undecided".
     """
-    claims = named_claims()
-    found = {}
+    claims = named_claims(results.numbers)
+    judged = {}
     for claim in claims:
-        entry = bound(results, claim)
+        entry = with_interval(results, claim)
         if entry is not None:
-            found[claim.name] = {"claim": claim} | entry
-    missing = len(claims) - len(found)
-    adjusted = holm([entry["p_value"] for entry in found.values()] + [1.0] * missing)
-    for entry, value in zip(found.values(), adjusted, strict=False):
+            judged[claim.name] = entry
+    # A claim that was not measured counts as one that found nothing.
+    missing = len(claims) - len(judged)
+    adjusted = holm([entry["p_value"] for entry in judged.values()] + [1.0] * missing)
+    for entry, value in zip(judged.values(), adjusted, strict=False):
         entry["adjusted"] = value
         if value > LEVEL:
             entry["verdict"] = "undecided"
+        elif entry["difference"] > 0:
+            entry["verdict"] = "shown"
         else:
-            entry["verdict"] = "shown" if entry["difference"] > 0 else "reverse"
-    return found
+            entry["verdict"] = "reverse"
+    return judged
 
 
 # Descriptions --------------------------------------------------------------------------------------------------------
 
 
-def _both(name: str, sentence: str, first: Selection, second: Selection, pooled: bool = False) -> list[Difference]:
+def _both(name: str, sentence: str, first: Quantity, second: Quantity, pooled: bool = False) -> list[Difference]:
     """A difference in each direction."""
-    directed = [replace(selection, direction=BACK) for selection in (first, second)]
+    back, back_second = (replace(quantity, direction=BACK) for quantity in (first, second))
     return [
         Difference(name, f"{sentence}, text to video", first, second, pooled),
-        Difference(f"{name}-back", f"{sentence}, video to text", *directed, pooled),
+        Difference(f"{name}-back", f"{sentence}, video to text", back, back_second, pooled),
     ]
 
 
-def _as_trained(**fields: Any) -> Selection:
-    return Selection(numbers=AS_TRAINED, **fields)
+def _with_other(name: str, sentence: str, variant: str, pooled: bool = False, **fields: Any) -> Difference:
+    """SCALAR minus another variant, in the same fields."""
+    return Difference(name, sentence, Quantity(**fields), Quantity(variant, **fields), pooled)
 
 
-def _of_methods() -> list[Difference]:
+def _of_methods(numbers: str) -> list[Difference]:
     """SCALAR and its baselines, each with its own score."""
     found = []
-    for clips, words in {"test": "all clips", "complete": "complete clips alone"}.items():
-        for variant in ("gram", "scalar_uniform"):
-            pair = _as_trained(clips=clips), _as_trained(variant=variant, clips=clips)
-            sentence = f"SCALAR − {variant_name(variant)}, as trained, both sets of clips, {words}"
-            name = f"pooled-{variant}" if clips == "test" else f"pooled-{variant}-complete"
-            found += _both(name, sentence, *pair, pooled=True)
-    for variant in ("gram", "scalar_uniform"):
-        pair = _as_trained(masked="0.5"), _as_trained(variant=variant, masked="0.5")
-        sentence = f"SCALAR − {variant_name(variant)}, as trained, both sets of clips, half of the clips masked"
-        found.append(Difference(f"pooled-{variant}-half", sentence, *pair, pooled=True))
     for variant in BASELINES:
-        pair = Selection(), Selection(variant)
-        found += _both(f"scalar-{variant}", f"SCALAR − {variant_name(variant)}, fitted", *pair)
-        plain = _as_trained(), _as_trained(variant=variant)
-        found += _both(f"scalar-{variant}-plain", f"SCALAR − {variant_name(variant)}, as trained", *plain)
-    for variant in ("scalar_uniform", "gram"):
-        pair = Selection(experiment="repeated"), Selection(variant, experiment="repeated")
-        found += _both(f"repeated-{variant}", f"other clips (seed 1): SCALAR − {variant_name(variant)}, fitted", *pair)
-        half = Selection(masked="0.5"), Selection(variant, masked="0.5")
-        sentence = f"half of the clips masked: SCALAR − {variant_name(variant)}, fitted"
-        found.append(Difference(f"masked-{variant}", sentence, *half))
-    return found
+        title = f"SCALAR − {variant_name(variant)}"
+        for clips, words, ending in (("test", "all clips", ""), ("complete", "complete clips alone", "-complete")):
+            fields = {"numbers": numbers, "clips": clips}
+            pair = Quantity(**fields), Quantity(variant, **fields)
+            found += _both(f"lead-{variant}{ending}", f"{title}, {numbers}, {words}", *pair, pooled=True)
+        for rate in RATES:
+            sentence = f"{title}, {numbers}, {100 * float(rate):g} % of the clips masked"
+            found.append(_with_other(f"lead-{variant}-{rate}", sentence, variant, True, numbers=numbers, masked=rate))
+        for used, ending in ((AS_TRAINED, "-plain"), ("fitted", "-fitted")):
+            pair = Quantity(numbers=used), Quantity(variant, numbers=used)
+            found += _both(f"lead-{variant}{ending}", f"{title}, {used}", *pair)
+    for experiment in SETS:
+        for variant in ("scalar_uniform", "gram"):
+            pair = Quantity(experiment=experiment), Quantity(variant, experiment=experiment)
+            sentence = f"{experiment} clips: SCALAR − {variant_name(variant)}, fitted"
+            found += _both(f"{experiment}-{variant}", sentence, *pair)
+    # The paper's temperature of weights, in training or in the score alone.
+    gram = Quantity("gram", numbers=numbers)
+    pair = Quantity("scalar_01", numbers=AS_TRAINED), gram
+    found += _both("trained-01", f"SCALAR trained at temperature 0.1, as trained − GRAM, {numbers}", *pair)
+    pair = Quantity(numbers="temperature 0.1"), gram
+    found += _both("scored-01", f"SCALAR scored at temperature 0.1 − GRAM, {numbers}", *pair)
+    whole = Quantity("scalar_full_ft", numbers=numbers)
+    return found + _both("lora", f"LoRA − full fine-tuning, {numbers}", Quantity(numbers=numbers), whole)
 
 
 def _of_scores() -> list[Difference]:
     """Scores of the same embeddings, and embeddings with the same score."""
     found = []
     for variant in ("scalar_uniform", "gram"):
-        theirs = Selection(variant, "scalar")
+        theirs = Quantity(variant, "scalar")
         sentence = f"SCALAR's score: SCALAR's embeddings − those of {variant_name(variant)}, fitted"
-        found += _both(f"embeddings-{variant}", sentence, Selection(), theirs)
+        found += _both(f"embeddings-{variant}", sentence, Quantity(), theirs)
         sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − its own, fitted"
-        found += _both(f"score-{variant}", sentence, theirs, Selection(variant))
-    for variant in ("scalar", "gram"):
-        for numbers, ending in (("as trained", ""), ("fitted", "-fitted")):
-            pair = Selection(variant, "scalar", numbers), Selection(variant, "gram_span", numbers)
+        found += _both(f"score-{variant}", sentence, theirs, Quantity(variant))
+    for numbers, ending in ((AS_TRAINED, ""), ("fitted", "-fitted")):
+        for variant in ("scalar", "gram"):
+            pair = Quantity(variant, "scalar", numbers), Quantity(variant, "gram_span", numbers)
             sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − span distance, {numbers}"
             found += _both(f"span-{variant}{ending}", sentence, *pair)
-    for numbers, ending in (("as trained", ""), ("fitted", "-fitted")):
-        pair = Selection("gram", "gram_span", numbers), Selection("gram", numbers=numbers)
+        pair = Quantity("gram", "gram_span", numbers), Quantity("gram", numbers=numbers)
         found += _both(f"span-volume{ending}", f"GRAM's embeddings: span distance − volume, {numbers}", *pair)
-    span = Selection("gram", "gram_span")
-    found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings, fitted", Selection(), span)
-    fusion = Selection(score="rank_fusion")
-    found += _both("scalar-rrf", "SCALAR − weighted rank fusion, same embeddings, fitted", Selection(), fusion)
+    # Numbers that do not depend on the query: with them a volume may compare clips that lack something.
+    for score in CORRECTED:
+        theirs = Quantity("gram", score)
+        title = f"{variant_name(score)} of GRAM's embeddings"
+        found += _both(f"lead-{score}", f"SCALAR − {title}, fitted", Quantity(), theirs)
+        found += _both(f"{score}-volume", f"{title} − volume, fitted", theirs, Quantity("gram"))
+        sentence = f"SCALAR's score − {variant_name(score)}, same embeddings, fitted"
+        found += _both(f"score-{score}", sentence, Quantity(), Quantity(score=score))
+    span = Quantity("gram", "gram_span")
+    found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings, fitted", Quantity(), span)
+    fusion = Quantity(score="rank_fusion")
+    found += _both("scalar-rrf", "SCALAR − weighted rank fusion, same embeddings, fitted", Quantity(), fusion)
     sentence = "router that knows the kind of caption − SCALAR, same embeddings, fitted"
-    found.append(Difference("router-scalar", sentence, Selection(score=ROUTER), Selection()))
-    for variant in ("scalar", "scalar_uniform", "gram"):
-        name = "fitted" if variant == "scalar" else f"fitted-{variant}"
-        pair = Selection(variant), _as_trained(variant=variant)
-        found += _both(name, f"{variant_name(variant)} with fitted numbers − as trained", *pair)
-    pair = Selection(numbers="temperature"), _as_trained()
-    return found + _both("temperature", "SCALAR with a fitted temperature alone − as trained", *pair)
+    found.append(Difference("router-scalar", sentence, Quantity(score=ROUTER), Quantity()))
+    for variant in ("scalar", *BASELINES):
+        pair = Quantity(variant), Quantity(variant, numbers=AS_TRAINED)
+        found += _both(f"fitted-{variant}", f"{variant_name(variant)} with fitted numbers − as trained", *pair)
+    return found
 
 
-def _of_gains() -> list[Difference]:
+def _of_gains(numbers: str) -> list[Difference]:
     """Aggregation gain of every method, and what ablations change of it."""
     found = []
     for variant in ("scalar", *BASELINES):
-        for masked, words in {"nothing": "", "0.5": ", half of the clips masked"}.items():
-            own = _as_trained(variant=variant, masked=masked, gain=True)
-            name = f"gain-{variant}" if masked == "nothing" else f"gain-{variant}-half"
-            sentence = f"aggregation gain of {variant_name(variant)}, as trained{words}"
+        for masked in ("nothing", "0.5", "0.9"):
+            own = Quantity(variant, numbers=numbers, masked=masked, gain=True)
+            name = f"gain-{variant}"
+            sentence = f"aggregation gain of {variant_name(variant)}, {numbers}"
+            if masked != "nothing":
+                name += f"-{masked}"
+                sentence += f", {100 * float(masked):g} % of the clips masked"
             found.append(Difference(name, sentence, own, pooled=True))
     for variant in ABLATIONS:
-        for numbers, ending in (("as trained", ""), ("fitted", "-fitted")):
-            pair = Selection(numbers=numbers, gain=True), Selection(variant, numbers=numbers, gain=True)
-            sentence = f"aggregation gain: SCALAR − {variant_name(variant)}, {numbers}"
-            found.append(Difference(f"gain-{variant}{ending}", sentence, *pair))
-        pair = Selection(), Selection(variant)
-        found += _both(variant, f"SCALAR − {variant_name(variant)}, fitted", *pair)
+        title = f"SCALAR − {variant_name(variant)}"
+        sentence = f"aggregation gain: {title}, {numbers}"
+        fields = {"numbers": numbers, "gain": True}
+        found.append(_with_other(f"gain-{variant}", sentence, variant, **fields))
+        fields |= {"measure": "mrr", "direction": BOTH}
+        found.append(_with_other(f"gain-{variant}-mrr", f"{sentence}, MRR@10 of both directions", variant, **fields))
+        found += _both(variant, f"{title}, fitted", Quantity(), Quantity(variant))
+    return found
+
+
+def _of_ladder(numbers: str) -> list[Difference]:
+    """What sound and subtitles add to the picture."""
+    found = []
+    for variant in ("scalar", *BASELINES):
+        every, without_subtitle, picture = (
+            Quantity(variant, numbers=numbers, masked=masked) for masked in ("nothing", *HIDDEN)
+        )
+        title = variant_name(variant)
+        sentence = f"{title}, {numbers}: picture and sound − picture alone"
+        found.append(Difference(f"ladder-{variant}-sound", sentence, without_subtitle, picture))
+        sentence = f"{title}, {numbers}: picture, sound and subtitle − picture alone"
+        found.append(Difference(f"ladder-{variant}", sentence, every, picture))
+        if variant != "scalar":
+            sentence = f"picture and sound alone: SCALAR − {title}, {numbers}"
+            fields = {"numbers": numbers, "masked": HIDDEN[0]}
+            found.append(_with_other(f"two-{variant}", sentence, variant, **fields))
     return found
 
 
 def _of_views() -> list[Difference]:
-    """Masked views on three sets of training clips."""
+    """Masked views on each set of training clips."""
     found = []
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "": ("R@1", {}),
@@ -278,81 +300,80 @@ def _of_views() -> list[Difference]:
         "-subtitles": ("without subtitles", {"masked": "subtitle"}),
         "-ten": ("R@10", {"at": 10}),
         "-gain": ("aggregation gain", {"gain": True}),
-        "-video": ("picture alone", {"score": "video"}),
-        "-audio": ("sound alone", {"score": "audio"}),
-        "-subtitle": ("subtitle alone", {"score": "subtitle"}),
     }
-    for clips, where in VIEWS.items():
-        for ending, (words, change) in changes.items():
-            first = Selection(experiment=f"views-{clips}", **change)
-            second = replace(first, variant="no_masked_views")
-            found.append(Difference(f"views-{clips}{ending}", f"masked views, {where}: {words}", first, second))
+    alone: dict[str, tuple[str, dict[str, Any]]] = {}
     for name, words in zip(MODALITIES, _WORDS, strict=True):
-        first = Selection(score=name)
-        sentence = f"masked views, main comparison: {words} alone"
-        found.append(Difference(f"views-main-{name}", sentence, first, replace(first, variant="no_masked_views")))
+        alone[f"-{name}"] = (f"{words} alone", {"score": name})
+    for clips, where in VIEWS.items():
+        for ending, (words, change) in (changes | alone).items():
+            sentence = f"masked views, {where}: {words}"
+            change = change | {"experiment": f"views-{clips}"}
+            found.append(_with_other(f"views-{clips}{ending}", sentence, "no_masked_views", **change))
+    for ending, (words, change) in alone.items():
+        sentence = f"masked views, main comparison: {words}"
+        found.append(_with_other(f"views-main{ending}", sentence, "no_masked_views", **change))
     return found
 
 
-def _of_captions(results: Results) -> list[Difference]:
+def _of_captions(levels: dict[float, str]) -> list[Difference]:
     """Kinds of captions, clips that disagree, and how much modalities share."""
     found = []
+    disagreeing: dict[str, Any] = {"kinds": ("single",), "clips": "disagree"}
+    about = "captions about one modality, where modalities disagree"
     for variant in ("scalar_uniform", "gram"):
-        title = variant_name(variant)
+        title = f"SCALAR − {variant_name(variant)}"
         for kind, words in KINDS.items():
-            first = Selection(kinds=(kind,))
-            sentence = f"captions about {words}: SCALAR − {title}, fitted"
-            found.append(Difference(f"{kind}-{variant}", sentence, first, replace(first, variant=variant)))
-        for numbers, ending in (("fitted", ""), ("as trained", "-plain")):
-            first = Selection(numbers=numbers, kinds=("single",), clips="disagree")
-            sentence = f"captions about one modality, where modalities disagree: SCALAR − {title}, {numbers}"
-            name = f"disagree-{variant}{ending}"
-            found.append(Difference(name, sentence, first, replace(first, variant=variant)))
-        for level, experiment in results.levels().items():
-            first = Selection(experiment=experiment)
-            sentence = f"{level:g} shared: SCALAR − {title}, fitted"
-            found.append(Difference(f"sharing-{level:g}-{variant}", sentence, first, replace(first, variant=variant)))
+            sentence = f"captions about {words}: {title}, fitted"
+            found.append(_with_other(f"{kind}-{variant}", sentence, variant, kinds=(kind,)))
+        for numbers, ending in (("fitted", ""), (AS_TRAINED, "-plain")):
+            fields = disagreeing | {"numbers": numbers}
+            found.append(
+                _with_other(f"disagree-{variant}{ending}", f"{about}: {title}, {numbers}", variant, **fields)
+            )
+        for level, experiment in levels.items():
+            sentence = f"{level:g} shared: {title}, fitted"
+            found.append(_with_other(f"sharing-{level:g}-{variant}", sentence, variant, experiment=experiment))
     for name, words in zip(MODALITIES, _WORDS, strict=True):
-        alone = Selection(score=name, about=name)
+        alone = Quantity(score=name, about=name)
         sentence = f"captions about the {words}: {words} alone − SCALAR, same embeddings, fitted"
         found.append(Difference(f"about-{name}", sentence, alone, replace(alone, score=None)))
-    first = Selection(kinds=("single",), clips="disagree")
-    sentence = "captions about one modality, where modalities disagree: SCALAR with fitted numbers − as trained"
+    first = Quantity(**disagreeing)
+    sentence = f"{about}: SCALAR with fitted numbers − as trained"
     return [*found, Difference("disagree-fitted", sentence, first, replace(first, numbers=AS_TRAINED))]
 
 
 @cache
-def described(results: Results) -> dict[str, dict[str, Any]]:
-    """Return all measured differences but the named ones, by name: the output of [`bound`], and the `difference`'s
-    definition as `of`."""
-    differences: Sequence[Difference] = [
-        *_of_methods(),
-        *_of_gains(),
+def described_differences(results: StudyResults) -> dict[str, dict[str, Any]]:
+    """Return all measured differences but the named ones, by name: the outputs of [`with_interval`]."""
+    numbers = results.numbers
+    differences = [
+        *_of_methods(numbers),
+        *_of_gains(numbers),
+        *_of_ladder(numbers),
         *_of_scores(),
-        *_of_captions(results),
+        *_of_captions(results.levels()),
         *_of_views(),
     ]
-    found = {}
+    entries = {}
     for difference in differences:
-        entry = bound(results, difference)
+        entry = with_interval(results, difference)
         if entry is not None:
-            found[difference.name] = {"of": difference} | entry
-    return found
+            entries[difference.name] = entry
+    return entries
 
 
 __all__ = [
     "BASELINES",
     "KINDS",
     "LEVEL",
-    "SETS",
     "VIEWS",
     "Difference",
     "as_recall",
-    "bound",
-    "described",
-    "interval",
-    "judged",
+    "described_differences",
+    "format_interval",
+    "judged_claims",
     "named_claims",
-    "place",
+    "side_of_zero",
     "variant_name",
+    "with_interval",
 ]

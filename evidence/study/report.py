@@ -3,16 +3,16 @@
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eval.reports.figures import COLOURS
-from evidence.reports.tables import MetricsTable as Table
 from evidence.reports.tables import markdown
 
-from .differences import described, interval, judged, place, variant_name
-from .measure import AS_TRAINED, HIGHEST
-from .results import RANKS, STUDY, Results, Selection
+from .differences import described_differences, format_interval, judged_claims, side_of_zero, variant_name
+from .measure import AS_TRAINED, HIGHEST, TEMPERATURES
+from .results import BOTH, RANKS, STUDY, Quantity, StudyResults
 from .tables import TABLES
 
 _PREFACE = f"""# Results of the study
@@ -25,70 +25,98 @@ Every table below is computed from the files of this folder, by
 - `{STUDY}`: what was tried and chosen, what was fitted, the clips with their queries, and the second stage."""
 
 
-def report(results: Results) -> str:
+def report(results: StudyResults) -> str:
     """Return all tables with content, in Markdown."""
-    tables: Sequence[Table] = [make(results) for make in TABLES.values()]
-    parts = [f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}" for table in tables if table.rows]
-    return "\n\n".join([_PREFACE, *parts])
+    parts = [_PREFACE]
+    for make in TABLES.values():
+        table = make(results)
+        if table.rows:
+            parts.append(f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}")
+    return "\n\n".join(parts)
 
 
 # Placeholders of the page --------------------------------------------------------------------------------------------
 # Each takes the results and the words behind its name; `None` if they name nothing that was measured.
 
 
-def _table(results: Results, name: str) -> str | None:
+def _table(results: StudyResults, name: str) -> str | None:
     if name not in TABLES:
         return None
     table = TABLES[name](results).filled()
     return f"{markdown(table)}\n\n{table.note}"
 
 
-def _difference(results: Results, name: str, expected: str) -> str | None:
-    entry = described(results).get(name)
+def _entry(results: StudyResults, name: str) -> dict[str, Any] | None:
+    """A difference by its name, described or named in advance; of one name the described one."""
+    return described_differences(results).get(name) or judged_claims(results).get(name)
+
+
+def _difference(results: StudyResults, name: str, expected: str | None = None) -> str | None:
+    entry = _entry(results, name)
     if entry is None:
         return None
-    if place(entry) != expected:
-        raise ValueError(f"The sentence relies on {name!r} {expected} 0; the results say {interval(entry)}.")
-    return interval(entry)
+    if expected is not None and side_of_zero(entry) != expected:
+        raise ValueError(f"The sentence relies on {name!r} {expected} 0; the results say {format_interval(entry)}.")
+    return format_interval(entry)
 
 
-def _claim(results: Results, name: str, expected: str) -> str | None:
-    entry = judged(results).get(name)
+def _words(results: StudyResults, name: str, above: str, around: str, below: str) -> str | None:
+    entry = _entry(results, name)
     if entry is None:
         return None
-    if entry["verdict"] != expected:
-        raise ValueError(f"The sentence relies on {name!r} {expected}; the results say {entry['verdict']}.")
-    return interval(entry)
+    return {"above": above, "around": around, "below": below}[side_of_zero(entry)]
 
 
-def _recall(results: Results, variant: str, *fields: str) -> str | None:
+def _claim(results: StudyResults, name: str) -> str | None:
+    entry = judged_claims(results).get(name)
+    if entry is None:
+        return None
+    return f"{format_interval(entry)}, {entry['verdict']}"
+
+
+def _mean(results: StudyResults, variant: str, *fields: str) -> str | None:
     changes: dict[str, str | tuple[str, ...]] = dict(field.split("=", 1) for field in fields)
     if "kinds" in changes:
         changes["kinds"] = tuple(str(changes["kinds"]).split(","))
-    means = results.means(Selection(variant, **changes))
+    means = results.means(Quantity(variant, **changes))
     if not means:
         return None
     return f"{statistics.fmean(means):.1f}"
 
 
-def _option(results: Results, variant: str, name: str) -> str | None:
-    own = {run["own"] for run in results.study["runs"] if run["variant"] == variant}
-    values = set()
-    for score in own:
-        values |= {options.get(name) for options in results.options(variant, score, AS_TRAINED)}
+def _option(results: StudyResults, variant: str, name: str) -> str | None:
+    values = {entry["options"].get(name) for entry in results.entries(variant, None, AS_TRAINED)}
     if len(values) != 1:
         return None
     return f"{values.pop():g}"
 
 
-def _clips(results: Results, name: str, field: str) -> str | None:
+def _learned(results: StudyResults, variant: str) -> str | None:
+    values = results.settings(variant, "learned_temperature")
+    if not values:
+        return None
+    return f"{statistics.fmean(values):.3f}"
+
+
+def _trainings(results: StudyResults, experiment: str) -> str | None:
+    return str(len(results.seeds(experiment))) if results.seeds(experiment) else None
+
+
+def _grid(results: StudyResults, name: str) -> str | None:
+    tuning = results.study["tuning"]
+    if tuning is None or name not in tuning["grid"]:
+        return None
+    return ", ".join(f"{value:g}" for value in tuning["grid"][name])
+
+
+def _clips(results: StudyResults, name: str, field: str) -> str | None:
     clips = results.study["clips"].get(name, {})
     if field not in clips:
         return None
     return f"{clips[field]:,}"
 
 
-def _lack(results: Results, name: str, modality: str) -> str | None:
+def _lack(results: StudyResults, name: str, modality: str) -> str | None:
     clips = results.study["clips"].get(name)
     if clips is None:
         return None
@@ -101,7 +129,7 @@ def _lack(results: Results, name: str, modality: str) -> str | None:
     return f"{100 * lacking / clips['num_test']:g}"
 
 
-def _ceiling(results: Results, name: str, reader: str) -> str | None:
+def _ceiling(results: StudyResults, name: str, reader: str) -> str | None:
     ceilings = results.study["clips"].get(name, {}).get("ceilings", {})
     if reader not in ceilings:
         return None
@@ -111,16 +139,20 @@ def _ceiling(results: Results, name: str, reader: str) -> str | None:
 _PLACEHOLDERS: dict[str, Callable[..., str | None]] = {
     "table": _table,
     "difference": _difference,
+    "words": _words,
     "claim": _claim,
-    "recall": _recall,
+    "mean": _mean,
     "option": _option,
+    "learned": _learned,
+    "trainings": _trainings,
+    "grid": _grid,
     "clips": _clips,
     "lack": _lack,
     "ceiling": _ceiling,
 }
 
 
-def fill(text: str, results: Results) -> str:
+def fill(text: str, results: StudyResults) -> str:
     """
     Fill a template with tables and numbers.
 
@@ -128,58 +160,98 @@ def fill(text: str, results: Results) -> str:
         text (`str`): with placeholders in double braces:
 
             - `table NAME`: a table with its note;
-            - `difference NAME PLACE`: a difference with its interval, where the sentence around it relies on the
-              interval lying "above" 0, "below" it or "around" it;
-            - `claim NAME VERDICT`: a claim named in advance with its interval, where the sentence relies on the
-              verdict "shown", "reverse" or "undecided";
-            - `recall VARIANT KEY=VALUE ...`: a mean of R@1, with fields of [`Selection`], quoted where they contain
-              a space;
+            - `difference NAME`: a difference with its interval, also of a claim named in advance; with a second word
+              the sentence around it relies on the interval lying "above" 0, "below" it or "around" it;
+            - `words NAME ABOVE AROUND BELOW`: the one that fits the place of the interval, so that a sentence says what
+              the results say;
+            - `claim NAME`: a claim named in advance with its interval and its verdict;
+            - `mean VARIANT KEY=VALUE ...`: a mean, by default of R@1, with fields of [`Quantity`], quoted where they
+              contain a space;
             - `option VARIANT NAME`: an option of its own score, as trained, the same in all trainings;
+            - `learned VARIANT`: the mean of the contrastive temperatures that its trainings learned;
+            - `trainings EXPERIMENT`: the number of its seeds;
+            - `grid NAME`: the values of a setting that were tried;
             - `clips NAME FIELD`: a number of a set of clips, `num_test` for one;
             - `lack NAME MODALITY`: how many of its test clips lack a modality, or "any", in percent;
             - `ceiling NAME READER`: R@1 of a perfect reader of "all" or of one modality.
-        results ([`Results`]): of a study.
+        results ([`StudyResults`]): of a study.
 
     Raises:
         ValueError: a placeholder names nothing that was measured, or the results are not what the sentence relies on.
     """
 
-    def put(match: re.Match) -> str:
+    def filled(match: re.Match) -> str:
         kind, *words = shlex.split(match.group(1))
         try:
-            shown = _PLACEHOLDERS[kind](results, *words)
+            content = _PLACEHOLDERS[kind](results, *words)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{match.group(0)}: {error}") from error
-        if shown is None:
+        if content is None:
             raise ValueError(f"{match.group(0)} names nothing that was measured.")
-        return shown
+        return content
 
-    return re.sub(r"\{\{(.+?)\}\}", put, text)
+    return re.sub(r"\{\{(.+?)\}\}", filled, text)
 
 
-def plot_sharing(results: Results, path: Path) -> None:
-    """Draw R@1 against the degree of sharing: a line for each variant, a panel for each mask."""
+def write_page(results: StudyResults, page: Path) -> None:
+    """Write the page of the results' version, with its figure beside it."""
+    name = "page.md" if results.version > 3 else "page_of_version_3.md"
+    template = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    page.write_text(fill(template, results), encoding="utf-8")
+    plot(results, page.with_name("miniature_sharing.png"))
+
+
+# The figure ----------------------------------------------------------------------------------------------------------
+
+
+def _line(axes: Any, points: dict[float, tuple[float, ...]], variant: str, colour: str) -> None:
+    """Draw the mean of the trainings at each place, and every training as a dot."""
+    measured = {place: values for place, values in points.items() if values}
+    means = [statistics.fmean(values) for values in measured.values()]
+    axes.plot(list(measured), means, "o-", color=colour, label=variant_name(variant))
+    for place, values in measured.items():
+        axes.plot([place] * len(values), values, ".", color=colour, alpha=0.4)
+
+
+def plot(results: StudyResults, path: Path) -> None:
+    """Draw R@1 against the degree of sharing, a line for each variant and a panel for each mask; and, if it was
+    measured, MRR@10 by SCALAR's score against the temperature of its weights."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    panels, levels = figure.subplots(1, 2, sharey=True), results.levels()
-    for axes, masked in zip(panels, ("nothing", "0.5"), strict=True):
+    curves = {}
+    for variant in ("scalar", "scalar_01", "gram"):
+        curves[variant] = {}
+        for place, value in enumerate(TEMPERATURES):
+            quantity = Quantity(variant, "scalar", f"temperature {value:g}", measure="mrr", direction=BOTH)
+            curves[variant][place] = results.means(quantity)
+    has_curves = any(curves["scalar"].values())
+
+    figure = Figure(figsize=(13 if has_curves else 9, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3 if has_curves else 2)
+    panels[1].sharey(panels[0])
+    for axes, masked in zip(panels, ("nothing", "0.5"), strict=False):
         for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
-            recalls = {}
-            for level, name in levels.items():
-                if values := results.means(Selection(variant, experiment=name, masked=masked)):
-                    recalls[level] = values
-            means = [statistics.fmean(values) for values in recalls.values()]
-            axes.plot(list(recalls), means, "o-", color=colour, label=variant_name(variant))
-            for level, values in recalls.items():
-                axes.plot([level] * len(values), values, ".", color=colour, alpha=0.4)
+            points = {}
+            for level, name in results.levels().items():
+                points[level] = results.means(Quantity(variant, experiment=name, masked=masked))
+            _line(axes, points, variant, colour)
         axes.set_title(f"{masked} masked", fontsize=10)
         axes.set_xlabel("share of what modalities say in common")
-        axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("text-to-video R@1 (%)")
-    panels[0].legend(frameon=False, fontsize=8)
+    if has_curves:
+        for colour, (variant, points) in zip(COLOURS, curves.items(), strict=False):
+            _line(panels[2], points, variant, colour)
+        labels = ["∞" if value == float("inf") else f"{value:g}" for value in TEMPERATURES]
+        panels[2].set_xticks(range(len(labels)), labels)
+        panels[2].set_title("SCALAR's score, embeddings of", fontsize=10)
+        panels[2].set_xlabel("temperature of weights")
+        panels[2].set_ylabel("MRR@10, both directions (%)")
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[::2]:
+        axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
 
 
-__all__ = ["fill", "plot_sharing", "report"]
+__all__ = ["fill", "plot", "report", "write_page"]

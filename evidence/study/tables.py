@@ -1,348 +1,566 @@
 """The study's tables, computed from its results alone."""
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from eval.protocol.statistics import sign_test
 from eval.reports.result_schema import method_title
 from evidence.reports.tables import Cell, Row
 from evidence.reports.tables import MetricsTable as Table
 
+from .corrected import CORRECTED
 from .differences import (
     BASELINES,
+    KINDS,
     LEVEL,
     VIEWS,
     as_recall,
-    bound,
-    described,
-    interval,
-    judged,
+    described_differences,
+    format_interval,
+    judged_claims,
     named_claims,
     variant_name,
+    with_interval,
 )
-from .measure import AS_TRAINED, ROUTER
+from .measure import AS_TRAINED, FITTED_ALL, HIDDEN, RATES, ROUTER, TEMPERATURES
 from .paper import paper_table
-from .results import BACK, MODALITIES, Results, Selection
+from .results import BACK, BOTH, MODALITIES, SAME_SIZE, SETS, Quantity, StudyResults
 from .runs import RECIPES
 from .tuning import GRID
 
+_METHODS = ("scalar", *BASELINES)
 _SCORES = (
-    "scalar", "uniform", "mean", "max", "rank_fusion", "gram", "gram_span", "hypergram", "pmrl", "video", "audio",
-    "subtitle",
+    "scalar", "uniform", "mean", "max", "rank_fusion", "gram", "gram_span", *CORRECTED, "hypergram", "pmrl", "video",
+    "audio", "subtitle",
 )  # fmt: skip
 _ABSENT = "–"
 _END = "†"
+_WAYS = (("T→V", "text_to_video"), ("V→T", BACK))
+_MRR = {"measure": "mrr", "direction": BOTH}
+_OPTIONS = {
+    "query_temperature": "temperature of weights", "modality_scale": "scales", "modality_offset": "offsets",
+    "rank_constant": "constant of ranks", "exponent": "exponent", "missing": "per missing modality",
+}  # fmt: skip
+
+Column = tuple[str, str, Mapping[str, Any]]
+"""Group and heading of a column, and the fields in which its quantities differ from those of the rows."""
 
 
 def _columns(*names: str) -> list[tuple[str, str]]:
     return [("", name) for name in names]
 
 
-def _shown(results: Results, chosen: Selection, **changes: Any) -> Cell:
-    return Cell(results.means(replace(chosen, **changes)))
+def _headings(shown: Sequence[Column]) -> list[tuple[str, str]]:
+    return [(group, heading) for group, heading, _ in shown]
 
 
-def named_table(results: Results) -> Table:
+def _cells(results: StudyResults, quantity: Quantity, shown: Sequence[Column]) -> list[Cell]:
+    """The means of a quantity in every column."""
+    return [Cell(results.means(replace(quantity, **changes))) for _, _, changes in shown]
+
+
+def _own_scores(results: StudyResults, shown: Sequence[Column], variants: Sequence[str] = _METHODS) -> list[Row]:
+    """A row for each variant that was measured, with its own score."""
+    rows: list[Row] = []
+    for variant in variants:
+        cells = _cells(results, Quantity(variant), shown)
+        if any(cell.values for cell in cells):
+            rows.append([variant_name(variant), *cells])
+    return rows
+
+
+def _score_title(score: str) -> str:
+    return variant_name(score) if score in CORRECTED else method_title(score)
+
+
+def _number_kept(results: StudyResults, variant: str, score: str | None = None, numbers: str = FITTED_ALL) -> str:
+    """How many numbers the fits that are kept have; several where trainings differ."""
+    if results.version < 4:
+        return _ABSENT
+    counts = set()
+    for entry in results.entries(variant, score, FITTED_ALL):
+        kept = [fit["count"] for fit in entry["fits"] if fit["kept"]]
+        counts.add(sum(kept))
+    if not counts or numbers != FITTED_ALL:
+        return "0"
+    return " or ".join(str(count) for count in sorted(counts))
+
+
+def _of_trainings(results: StudyResults) -> str:
+    """What the cells of a table are means of."""
+    clips = results.study["clips"][SETS[0]]["num_test"]
+    runs = len(results.seeds())
+    if results.version < 4:
+        return f"{clips:,} test clips, mean ± standard deviation over {runs} trainings"
+    return f"two sets of {clips:,} test clips, mean ± standard deviation over {runs} trainings on each"
+
+
+def named_table(results: StudyResults) -> Table:
     """The claims that were named in advance."""
     rows: list[Row] = []
     sets = {"main": "seed 0", "repeated": "seed 1"}
-    for claim in named_claims():
-        entry = judged(results).get(claim.name)
-        beside = bound(results, as_recall(claim))
+    for claim in named_claims(results.numbers):
+        entry = judged_claims(results).get(claim.name)
+        beside = with_interval(results, as_recall(claim))
         if entry is None or beside is None:
             rows.append([claim.sentence, *[_ABSENT] * 4, "not measured"])
             continue
         where = ", ".join(sets[name] for name in entry["sets"])
-        p_value = f"{entry['adjusted']:.3f}" if entry["adjusted"] >= 0.001 else "< 0.001"
-        rows.append([claim.sentence, where, interval(entry), interval(beside), p_value, entry["verdict"]])
-    note = (
-        "Points of MRR@10, and of R@1 beside it, each the mean of both directions, all as trained; in brackets 95 % "
-        "intervals for other queries and other trainings. p: two-sided, adjusted by Holm's rule for these "
-        f"{len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the second is. The claims "
-        "were named for the next version of the study, when the results of this one were known: here their verdicts "
-        "repeat what was seen before, and test nothing."
+        p_value = "< 0.001"
+        if entry["adjusted"] >= 0.001:
+            p_value = f"{entry['adjusted']:.3f}"
+        shown = format_interval(entry), format_interval(beside)
+        rows.append([claim.sentence, where, *shown, p_value, entry["verdict"]])
+    note = f"Points of MRR@10, and of R@1 beside it, each the mean of both directions, all {results.numbers}"
+    if results.version > 3:
+        note += ", with the fit that clips held out from it keep"
+    note += (
+        "; in brackets 95 % intervals for other queries and other trainings. p: two-sided, adjusted by Holm's rule for "
+        f"these {len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the second is."
     )
+    if results.version < 4:
+        note += (
+            " The claims were named for the next version of the study, when the results of this one were known: here "
+            "their verdicts repeat what was seen before, and test nothing."
+        )
     columns = _columns("claim", "clips", "MRR@10", "R@1", "p", "verdict")
     return Table("named", "The claims named in advance", note, columns, [rows], 1)
 
 
-def differences_table(results: Results) -> Table:
+def differences_table(results: StudyResults) -> Table:
     """Every other difference."""
     rows: list[Row] = []
-    for entry in described(results).values():
-        rows.append([entry["of"].sentence, interval(entry)])
+    for entry in described_differences(results).values():
+        rows.append([entry["of"].sentence, format_interval(entry)])
+    where = "both sets of clips" if results.version > 3 else "test clips of seed 0"
     note = (
-        "Description, without verdicts: points of R@1, text to video, test clips of seed 0, fitted, unless said "
-        "otherwise; in brackets 95 % intervals for other queries and other trainings. Some of the "
-        f"{len(rows)} intervals leave out 0 by chance."
+        f"Description, without verdicts: points of R@1, text to video, {where}, fitted, unless said otherwise; in "
+        f"brackets 95 % intervals for other queries and other trainings. Some of the {len(rows)} intervals leave out 0 "
+        "by chance."
     )
     return Table("differences", "Differences", note, _columns("comparison", "difference"), [rows], 1)
 
 
-def gains_table(results: Results) -> Table:
+def gains_table(results: StudyResults) -> Table:
     """Every method's own score beside the best single modality of the same embeddings."""
     rows: list[Row] = []
-    for variant in ("scalar", *BASELINES):
-        own = Selection(variant, numbers=AS_TRAINED)
+    for variant in _METHODS:
+        own = Quantity(variant, numbers=results.numbers)
         best = results.best_modality(own)
         if best is None:
             continue
-        gains = [interval(described(results)[name]) for name in (f"gain-{variant}", f"gain-{variant}-half")]
-        cells = [_shown(results, own), method_title(best), _shown(results, own, score=best)]
-        rows.append([variant_name(variant), *cells, *gains])
-    note = (
-        "R@1 in percent, text to video, as trained, test clips of seed 0; gains are those of both sets of clips where "
-        "a method was trained on both. Masked: half of the clips lose one modality, for the single ones too."
-    )
-    columns = _columns("method", "own score", "best single", "R@1 of that", "gain", "gain, masked")
+        gains = []
+        for ending in ("", "-0.5", "-0.9"):
+            entry = described_differences(results).get(f"gain-{variant}{ending}")
+            gains.append(_ABSENT if entry is None else format_interval(entry))
+        alone = Cell(results.means(replace(own, score=best)))
+        rows.append([variant_name(variant), Cell(results.means(own)), method_title(best), alone, *gains])
+    note = f"R@1 in percent, text to video, {results.numbers}; "
+    if results.version < 4:
+        note += "test clips of seed 0; gains are those of both sets of clips where a method was trained on both. "
+    note += "Masked: half or 90 % of the clips lose one modality, for the single ones too."
+    columns = _columns("method", "own score", "best single", "R@1 of that", "gain", "gain, half masked",
+                       "gain, 90 % masked")  # fmt: skip
     return Table("gains", "Aggregation gain", note, columns, [rows], 1)
 
 
-def main_table(results: Results) -> Table:
-    """The main comparison: every variant with its own score, then other scores of SCALAR's embeddings."""
-    shown = [
-        ("T→V", "as trained", {"numbers": "as trained"}), ("T→V", "fitted", {}), ("T→V", "R@10", {"at": 10}),
-        ("T→V", "masked", {"masked": "0.5"}), ("V→T", "as trained", {"numbers": "as trained", "direction": BACK}),
-        ("V→T", "fitted", {"direction": BACK}), ("V→T", "R@10", {"direction": BACK, "at": 10}),
-        ("V→T", "masked", {"direction": BACK, "masked": "0.5"}),
-    ]  # fmt: skip
-    variants = [
-        [variant_name(variant), *(_shown(results, Selection(variant), **change) for *_, change in shown)]
-        for variant in RECIPES
-        if results.means(Selection(variant))
-    ]
-    others = [
-        ("span distance of GRAM's embeddings", Selection("gram", "gram_span")),
-        *((f"{method_title(name)}, SCALAR's embeddings", Selection(score=name)) for name in
-          ("gram_span", "gram", "rank_fusion", *MODALITIES)),
-        ("router that knows the kind of caption", Selection(score=ROUTER)),
-    ]  # fmt: skip
-    beside = [[title, *(_shown(results, chosen, **change) for *_, change in shown)] for title, chosen in others]
+def main_table(results: StudyResults) -> Table:
+    """The main comparison: every variant with its own score, then other scores of the same embeddings."""
+    shown: list[Column] = [("MRR@10", AS_TRAINED, _MRR | {"numbers": AS_TRAINED}), ("MRR@10", FITTED_ALL, _MRR)]
+    for way, direction in _WAYS:
+        of_way = {"direction": direction}
+        shown += [
+            (way, AS_TRAINED, of_way | {"numbers": AS_TRAINED}),
+            (way, FITTED_ALL, of_way),
+            (way, "R@10", of_way | {"at": 10}),
+            (way, "masked", of_way | {"masked": "0.5"}),
+        ]
+    variants: list[Row] = []
+    for variant in RECIPES:
+        cells = _cells(results, Quantity(variant), shown)
+        if cells[1].values:
+            variants.append([variant_name(variant), _number_kept(results, variant), *cells])
+    others = [("gram", "gram_span"), *(("gram", score) for score in CORRECTED)]
+    for score in ("gram_span", "gram", *CORRECTED, "rank_fusion", *MODALITIES, ROUTER):
+        others.append(("scalar", score))
+    beside: list[Row] = []
+    for variant, score in others:
+        cells = _cells(results, Quantity(variant, score), shown)
+        if any(cell.values for cell in cells):
+            title = f"{_score_title(score)}, {variant_name(variant)}'s embeddings"
+            if score == ROUTER:
+                title = "router that knows the kind of caption"
+            beside.append([title, _number_kept(results, variant, score), *cells])
     note = (
-        "R@1 in percent unless R@10 is named, 1,000 test clips; mean ± deviation over seeds. Fitted: numbers that "
-        "were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, nor has a single "
-        "modality. Masked: half of the clips lose one modality, fitted."
+        f"R@1 in percent unless MRR@10, the mean of both directions, or R@10 is named; {_of_trainings(results)}. "
+        "Fitted: numbers that were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, "
+        "nor has a single modality. Masked: half of the clips lose one modality, fitted."
     )
-    columns = [("", "variant"), *((group, heading) for group, heading, _ in shown)]
+    if results.version > 3:
+        note += " Numbers: how many are in the fit that is kept; with 0 fitted is as trained."
+    columns = [*_columns("variant", "numbers"), *_headings(shown)]
     return Table("main", "Main comparison", note, columns, [variants, beside], 1)
 
 
-def _settings(results: Results) -> dict[str, list[str]]:
+def _settings(results: StudyResults) -> dict[str, list[str]]:
     """The chosen value of each setting by method, marked if it lies at an end of what was tried."""
     tuning = results.study["tuning"] or {"methods": {}}
-    found = {}
+    settings = {}
     for variant, method in tuning["methods"].items():
-        found[variant] = []
-        for name, tried in GRID.items():
+        settings[variant] = []
+        for name in GRID:
+            tried = [trial["settings"][name] for trial in method["trials"]]
             value = method["chosen"][name]
             mark = _END if value in (min(tried), max(tried)) else ""
-            found[variant].append(f"{value:g}{mark}")
-    return found
+            settings[variant].append(f"{value:g}{mark}")
+    return settings
 
 
-def short_table(results: Results) -> Table:
+def short_table(results: StudyResults) -> Table:
     """The main comparison in a few lines, for the README."""
-    shown = []
-    for heading, direction in (("T→V", "text_to_video"), ("V→T", BACK)):
-        for numbers in ("as trained", "fitted"):
-            shown.append((heading, numbers, {"numbers": numbers, "direction": direction}))
+    shown: list[Column] = []
+    if results.version > 3:
+        shown = [("MRR@10", "all clips", _MRR), ("MRR@10", "complete clips", _MRR | {"clips": "complete"})]
+    for way, direction in _WAYS:
+        for numbers in (AS_TRAINED, FITTED_ALL):
+            shown.append((way, numbers, {"numbers": numbers, "direction": direction}))
     settings = _settings(results)
     rows: list[Row] = []
-    for variant in ("scalar", *BASELINES):
-        cells = [_shown(results, Selection(variant), **change) for *_, change in shown]
-        rows.append([variant_name(variant), ", ".join(settings.get(variant, [_ABSENT])), *cells])
-    clips, runs = results.study["clips"]["main"], len(results.seeds())
-    note = (
-        f"R@1 in percent, text to video (T→V) and back: {clips['num_test']:,} test clips, mean ± standard deviation "
-        f"over {runs} trainings. Fitted: with numbers fitted on validation clips; HyperGRAM's and TRIANGLE's scores "
-        f"have none. Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end "
-        "of what was tried."
+    for variant in _METHODS:
+        keys = variant_name(variant), ", ".join(settings.get(variant, [_ABSENT]))
+        rows.append([*keys, _number_kept(results, variant), *_cells(results, Quantity(variant), shown)])
+    note = "R@1"
+    if results.version > 3:
+        note = "MRR@10 (mean of both directions, fitted) and R@1"
+    note += (
+        f" in percent, text to video (T→V) and back: {_of_trainings(results)}. Fitted: with numbers fitted on "
+        "validation clips; HyperGRAM's and TRIANGLE's scores have none. "
     )
-    columns = [("", "method"), ("", "settings"), *((group, heading) for group, heading, _ in shown)]
+    if results.version > 3:
+        note += "Numbers: how many are in the fit that is kept; with 0 fitted is as trained. "
+    note += (
+        f"Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end of what was "
+        "tried."
+    )
+    columns = [*_columns("method", "settings", "numbers"), *_headings(shown)]
     return Table("short", "Main comparison in short", note, columns, [rows], 2)
 
 
-def attribution_table(results: Results, direction: str = "text_to_video") -> Table:
-    """Each method's embeddings ranked by each score."""
+def volumes_table(results: StudyResults) -> Table:
+    """Volumes with numbers of a clip alone beside SCALAR's score."""
+    shown: list[Column] = [("", "MRR@10", _MRR), ("", "T→V", {}), ("", "V→T", {"direction": BACK})]
+    shown.append(("", "T→V, complete", {"clips": "complete"}))
+    blocks: list[list[Row]] = []
+    for variant in ("gram", "scalar"):
+        rows: list[Row] = []
+        for score in ("gram", *CORRECTED, "gram_span", "scalar"):
+            cells = _cells(results, Quantity(variant, score), shown)
+            number = _number_kept(results, variant, score)
+            rows.append([variant_name(variant), _score_title(score), number, *cells])
+        blocks.append(rows)
+    note = (
+        "MRR@10 of both directions and R@1 in percent, fitted. Corrected: plus an exponent on the determinant of the "
+        "clip's own modalities and a constant for each that is missing; the span distance has the exponent −1. "
+        "Neither depends on the query, and neither changes the ranks of captions."
+    )
+    columns = [*_columns("embeddings of", "score", "numbers"), *_headings(shown)]
+    return Table("volumes", "Volumes corrected for arity", note, columns, blocks, 2)
+
+
+def curve_table(results: StudyResults) -> Table:
+    """SCALAR's score at several temperatures of its weights."""
     rows: list[Row] = []
-    for variant in ("scalar", *BASELINES):
-        cells = [_shown(results, Selection(variant, score), direction=direction) for score in _SCORES]
-        if any(cell.values for cell in cells):
-            rows.append([variant_name(variant), *cells])
+    for variant in ("scalar", "scalar_01", "gram"):
+        for words, changes in (("MRR@10", _MRR), ("T→V", {}), ("V→T", {"direction": BACK})):
+            cells = []
+            for value in TEMPERATURES:
+                quantity = Quantity(variant, "scalar", f"temperature {value:g}")
+                cells.append(Cell(results.means(replace(quantity, **changes))))
+            if any(cell.values for cell in cells):
+                rows.append([variant_name(variant), words, *cells])
+    note = "MRR@10 of both directions and R@1 in percent by SCALAR's score; at an infinite temperature weights are equal."
+    columns = [*_columns("embeddings of", ""), *(("temperature", f"{value:g}") for value in TEMPERATURES)]
+    return Table("curve", "The temperature of weights", note, columns, [rows], 2)
+
+
+def masks_table(results: StudyResults) -> Table:
+    """SCALAR's lead where some clips lose a modality, and the sign test over sets of clips and masks."""
+    rows: list[Row] = []
+    for variant in BASELINES:
+        cells: list[str] = []
+        wins = losses = 0
+        for masked in ("nothing", *RATES):
+            name = f"lead-{variant}" if masked == "nothing" else f"lead-{variant}-{masked}"
+            entry = described_differences(results).get(name)
+            cells.append(_ABSENT if entry is None else format_interval(entry))
+            for experiment in SETS:
+                own = Quantity(numbers=results.numbers, experiment=experiment, masked=masked)
+                means = [results.means(replace(own, variant=each)) for each in ("scalar", variant)]
+                if not all(means):
+                    continue
+                # A tie counts against the claim, as in the paper.
+                if statistics.fmean(means[0]) > statistics.fmean(means[1]):
+                    wins += 1
+                else:
+                    losses += 1
+        if wins + losses:
+            sign = f"{wins} of {wins + losses}", f"{sign_test(wins, losses):.2g}"
+            rows.append([f"SCALAR − {variant_name(variant)}", *cells, *sign])
+    note = (
+        f"Points of R@1, text to video, {results.numbers}. Ahead: in how many of the cells, sets of clips times masks, "
+        "the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p describes."
+    )
+    columns = [*_columns("", "nothing masked"), *(("", f"{100 * float(rate):g} % masked") for rate in RATES)]
+    return Table("masks", "Masked clips", note, [*columns, *_columns("ahead", "p")], [rows], 1)
+
+
+def ladder_table(results: StudyResults) -> Table:
+    """What each modality adds to the picture."""
+    titles = {HIDDEN[1]: "picture", HIDDEN[0]: "picture and sound", "nothing": "all three"}
+    shown: list[Column] = []
+    for masked, title in titles.items():
+        shown.append(("", title, {"masked": masked, "numbers": results.numbers}))
+    rows = []
+    for title, *cells in _own_scores(results, shown):
+        if sum(bool(cell.values) for cell in cells) > 1:
+            rows.append([title, *cells])
+    note = f"R@1 in percent, text to video, {results.numbers}: what all clips have besides it is left out."
+    return Table("ladder", "One, two and three modalities", note, [*_columns("method"), *_headings(shown)], [rows], 1)
+
+
+def attribution_table(results: StudyResults, direction: str = "text_to_video") -> Table:
+    """Each method's embeddings ranked by each score."""
+    shown: list[Column] = []
+    for score in _SCORES:
+        shown.append(("", _score_title(score), {"score": score, "direction": direction}))
+    rows = _own_scores(results, shown)
     note = "R@1 in percent; rows: what trained the embeddings; columns: what scores them, with fitted numbers."
     title = f"Attribution, {direction.replace('_', ' ')}"
-    columns = _columns("embeddings of", *(method_title(score) for score in _SCORES))
+    columns = [*_columns("embeddings of"), *_headings(shown)]
     return Table(f"attribution_{direction}", title, note, columns, [rows], 1)
 
 
-def kinds_table(results: Results) -> Table:
+def kinds_table(results: StudyResults) -> Table:
     """R@1 by kind of caption."""
-    kinds = {"about one modality": {"kinds": ("single",)}, "about several": {"kinds": ("several",)},
-             "about what is shared": {"kinds": ("shared",)}}  # fmt: skip
-    kinds |= {f"about {name} alone": {"about": name, "kinds": ("single",)} for name in MODALITIES}
-    rows = [
-        [variant_name(variant), *(_shown(results, Selection(variant), **change) for change in kinds.values())]
-        for variant in ("scalar", *BASELINES)
-    ]
-    return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.",
-                 _columns("variant", *kinds), [rows], 1)  # fmt: skip
+    shown: list[Column] = []
+    for kind, words in KINDS.items():
+        shown.append(("", f"about {words}", {"kinds": (kind,)}))
+    for name in MODALITIES:
+        shown.append(("", f"about {name} alone", {"about": name, "kinds": ("single",)}))
+    for kind, words in KINDS.items():
+        shown.append(("complete clips", f"about {words}", {"kinds": (kind,), "clips": "complete"}))
+    columns = [*_columns("variant"), *_headings(shown)]
+    rows = _own_scores(results, shown)
+    return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.", columns, [rows], 1)
 
 
-def views_table(results: Results) -> Table:
+def views_table(results: StudyResults) -> Table:
     """Masked views, on complete training clips and on clips of which some lack a modality."""
-    shown = {
-        "R@1": {}, "R@10": {"at": 10}, "half masked": {"masked": "0.5"}, "without subtitles": {"masked": "subtitle"},
-        "video to text": {"direction": BACK}, "picture alone": {"score": "video"}, "sound alone": {"score": "audio"},
-        "subtitle alone": {"score": "subtitle"},
-    }  # fmt: skip
-    rows = [
-        [where.replace(" training clips", ""), variant_name(variant),
-         *(_shown(results, Selection(variant, experiment=f"views-{clips}"), **change) for change in shown.values())]
-        for clips, where in VIEWS.items()
-        for variant in ("scalar", "no_masked_views")
+    shown: list[Column] = [
+        ("", "R@1", {}), ("", "R@10", {"at": 10}), ("", "half masked", {"masked": "0.5"}),
+        ("", "without subtitles", {"masked": "subtitle"}), ("", "video to text", {"direction": BACK}),
+        ("", "picture alone", {"score": "video"}), ("", "sound alone", {"score": "audio"}),
+        ("", "subtitle alone", {"score": "subtitle"}),
     ]  # fmt: skip
-    return Table("views", "Masked views", "R@1 in percent unless R@10 is named, the 1,000 test clips of the main "
-                 "comparison, fitted.", _columns("training clips", "variant", *shown), [rows], 1)  # fmt: skip
+    rows: list[Row] = []
+    for clips, where in VIEWS.items():
+        for variant in ("scalar", "no_masked_views"):
+            cells = _cells(results, Quantity(variant, experiment=f"views-{clips}"), shown)
+            if any(cell.values for cell in cells):
+                rows.append([where, variant_name(variant), *cells])
+    note = "R@1 in percent unless R@10 is named, the test clips of the main comparison, fitted."
+    columns = [*_columns("training clips", "variant"), *_headings(shown)]
+    return Table("views", "Masked views", note, columns, [rows], 1)
 
 
-def disagreement_table(results: Results) -> Table:
+def disagreement_table(results: StudyResults) -> Table:
     """Clips in which everything that a caption is not about comes from another clip."""
-    groups = {"about one modality": ("single",), "about several": ("several",), "about what is shared": ("shared",)}
-    rows = [
-        [variant_name(variant),
-         *(_shown(results, Selection(variant), kinds=kinds, clips=clips)
-           for kinds in groups.values() for clips in ("test", "disagree"))]
-        for variant in ("scalar", *BASELINES)
-    ]  # fmt: skip
-    columns = [("", "variant"), *((group, clips) for group in groups for clips in ("agree", "disagree"))]
-    return Table("disagreement", "Where modalities disagree", "R@1 in percent, text to video, fitted on clips that "
-                 "agree.", columns, [rows], 1)  # fmt: skip
+    shown: list[Column] = []
+    for kind, words in KINDS.items():
+        for heading, clips in (("agree", "test"), ("disagree", "disagree")):
+            shown.append((f"about {words}", heading, {"kinds": (kind,), "clips": clips}))
+    fitted = {"kinds": ("single",), "clips": "disagree", "numbers": AS_TRAINED}
+    shown.append(("about one modality", "disagree, as trained", fitted))
+    note = "R@1 in percent, text to video, fitted on clips that agree, unless as trained."
+    if results.version > 3:
+        note += " Clips that disagree are fewer, so their galleries are smaller; SCALAR and the others are on the same."
+    columns = [*_columns("variant"), *_headings(shown)]
+    return Table("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
 
 
-def arity_table(results: Results) -> Table:
-    """Complete clips alone, next to the gallery of mixed arity."""
-    rows = [
-        [variant_name(variant),
-         *(_shown(results, Selection(variant), clips=clips, numbers=numbers)
-           for clips in ("test", "complete") for numbers in ("as trained", "fitted"))]
-        for variant in ("scalar", *BASELINES)
-    ]  # fmt: skip
-    columns = [("", "variant"), *((clips, numbers) for clips in ("all test clips", "complete test clips alone")
-                                  for numbers in ("as trained", "fitted"))]  # fmt: skip
-    return Table("arity", "Galleries of one arity", "R@1 in percent, text to video.", columns, [rows], 1)
+def arity_table(results: StudyResults) -> Table:
+    """Complete clips alone, next to the gallery of mixed arity and to random parts of it that are as large."""
+    titles = {"test": "all test clips", SAME_SIZE: "as many at random", "complete": "complete test clips alone"}
+    shown: list[Column] = []
+    for clips, title in titles.items():
+        for numbers in (AS_TRAINED, FITTED_ALL):
+            shown.append((title, numbers, {"clips": clips, "numbers": numbers}))
+    rows = _own_scores(results, shown)
+    rows.append(["PMRL's score, GRAM's embeddings", *_cells(results, Quantity("gram", "pmrl"), shown)])
+    note = (
+        "R@1 in percent, text to video. As many at random: the mean over all galleries of so many of the test clips, "
+        "computed from each rank without drawing, so that the size of a gallery is not taken for its arity."
+    )
+    columns = [*_columns("variant"), *_headings(shown)]
+    return Table("arity", "Galleries of one arity", note, columns, [rows], 1)
 
 
-def sharing_table(results: Results) -> Table:
+def sharing_table(results: StudyResults) -> Table:
     """R@1 as a function of how much the modalities of a clip share."""
     levels = results.levels()
-    rows = [
-        [variant_name(variant), words,
-         *(_shown(results, Selection(variant, experiment=name), masked=masked) for name in levels.values())]
-        for variant in ("scalar", "scalar_uniform", "gram")
-        for masked, words in {"nothing": "nothing masked", "0.5": "half masked"}.items()
-    ]  # fmt: skip
-    columns = [("", "variant"), ("", ""), *((f"{level:g}", "shared") for level in levels)]
-    return Table("sharing", "How much modalities share", "R@1 in percent, text to video, fitted; every column has "
-                 "training, validation and test clips of its own.", columns, [rows], 2)  # fmt: skip
+    shown: list[Column] = []
+    for level, name in levels.items():
+        shown.append((f"{level:g}", "shared", {"experiment": name}))
+    rows: list[Row] = []
+    for variant in ("scalar", "scalar_uniform", "gram"):
+        for masked, words in {"nothing": "nothing masked", "0.5": "half masked"}.items():
+            cells = _cells(results, Quantity(variant, masked=masked), shown)
+            rows.append([variant_name(variant), words, *cells])
+    note = "R@1 in percent, text to video, fitted; every column has training, validation and test clips of its own."
+    columns = [*_columns("variant", ""), *_headings(shown)]
+    return Table("sharing", "How much modalities share", note, columns, [rows], 2)
 
 
-def repeated_table(results: Results) -> Table:
-    """The main comparison on other clips."""
-    rows = [
-        [variant_name(variant), *(_shown(results, Selection(variant, experiment=name), direction=direction)
-                                for name in ("main", "repeated") for direction in ("text_to_video", BACK))]
-        for variant in ("scalar", "scalar_uniform", "gram")
-    ]  # fmt: skip
-    columns = [("", "variant"), *((name, way) for name in ("seed 0", "seed 1") for way in ("T→V", "V→T"))]
-    return Table("repeated", "The same on other clips", "R@1 in percent, fitted; settings of training are those that "
-                 "were chosen on the clips of seed 0.", columns, [rows], 1)  # fmt: skip
+def repeated_table(results: StudyResults) -> Table:
+    """The main comparison on each set of clips."""
+    shown: list[Column] = []
+    for experiment, words in zip(SETS, ("seed 0", "seed 1"), strict=True):
+        for way, direction in _WAYS:
+            shown.append((words, way, {"experiment": experiment, "direction": direction}))
+    note = "R@1 in percent, fitted; settings of training are those that were chosen on the clips of seed 0."
+    columns = [*_columns("variant"), *_headings(shown)]
+    return Table("repeated", "The same on other clips", note, columns, [_own_scores(results, shown)], 1)
 
 
-def ceilings_table(results: Results) -> Table:
+def ceilings_table(results: StudyResults) -> Table:
     """R@1 of perfect readers and of SCALAR's embeddings."""
     rows: list[Row] = []
-    for name in ("main", "repeated", *(n for n in results.levels().values() if n != "main")):
+    for name in dict.fromkeys([*SETS, *results.levels().values()]):
         clips = results.study["clips"].get(name)
-        if clips is not None:
-            found = [Cell((clips["ceilings"][reader]["all"],)) for reader in ("all", *MODALITIES)]
-            reached = [_shown(results, Selection(score=reader, experiment=name)) for reader in ("scalar", *MODALITIES)]
-            absent = "/".join(f"{100 * clips['absent']['test'][m] / clips['num_test']:.0f}" for m in MODALITIES)
-            rows.append([f"seed {clips['seed']}, {clips['shared']:g} shared", absent,
-                         *(cell for pair in zip(found, reached, strict=True) for cell in pair)])  # fmt: skip
-    columns = [("", "clips"), ("", "lack picture/sound/subtitle, %")]
-    columns += [(reader, what) for reader in ("everything", *MODALITIES) for what in ("perfect", "SCALAR's")]
+        if clips is None:
+            continue
+        cells = []
+        absent = []
+        for score, reader in zip(("scalar", *MODALITIES), ("all", *MODALITIES), strict=True):
+            cells.append(Cell((clips["ceilings"][reader]["all"],)))
+            cells.append(Cell(results.means(Quantity(score=score, experiment=name))))
+        for modality in MODALITIES:
+            absent.append(f"{100 * clips['absent']['test'][modality] / clips['num_test']:.0f}")
+        rows.append([f"seed {clips['seed']}, {clips['shared']:g} shared", "/".join(absent), *cells])
+    columns = _columns("clips", "lack picture/sound/subtitle, %")
+    for reader in ("everything", *MODALITIES):
+        columns += [(reader, "perfect"), (reader, "SCALAR's")]
     note = "R@1 in percent, text to video: of a reader that makes no mistake, and of SCALAR's trained embeddings."
     return Table("ceilings", "Perfect readers", note, columns, [rows], 1)
 
 
-def settings_table(results: Results) -> Table:
-    """The chosen settings of each method, and what its best trial found on validation clips."""
+def settings_table(results: StudyResults) -> Table:
+    """The chosen settings of each method, what its best trial found on validation clips, and learned temperatures."""
     tuning = results.study["tuning"] or {"measure": "mean_reciprocal_rank", "methods": {}}
     measure = tuning["measure"]
     title = {"recall_at_1": "R@1", "mean_reciprocal_rank": "MRR@10"}[measure]
-    rows = []
-    for variant, method in tuning["methods"].items():
-        best = max((t[measure] for t in method["trials"] if t[measure] is not None), default=None)
-        cell = Cell() if best is None else Cell((best,))
-        rows.append([variant_name(variant), *_settings(results)[variant], cell])
-    grid = "; ".join(f"{name} {', '.join(f'{v:g}' for v in values)}" for name, values in GRID.items())
-    note = f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. "
-    note += f"Tried: {grid}; {_END}: an end of these. For PMRL the temperature is that of its directions; GRAM, "
-    note += "HyperGRAM and TRIANGLE learn theirs, from this start."
-    return Table("settings", "Chosen settings", note, _columns("method", *GRID, title), [rows], 1)
-
-
-def fitted_table(results: Results) -> Table:
-    """The fitted numbers, means over seeds, and how many they are."""
+    settings = _settings(results)
     rows: list[Row] = []
-    for variant in ("scalar", *BASELINES):
-        own = next((run["own"] for run in results.study["runs"] if run["variant"] == variant), None)
-        if own is None:
-            continue
-        options = results.options(variant, own, "fitted")
-        cells, count = [], 0
-        for name in ("query_temperature", "modality_scale", "modality_offset"):
-            values = [np.atleast_1d(found[name]) for found in options if found.get(name) is not None]
-            means = np.mean(values, axis=0) if values else ()
-            count += len(means)
-            cells.append(", ".join(f"{mean:.2f}" for mean in means) or _ABSENT)
-        rows.append([variant_name(variant), *cells, str(count)])
-    note = "Means over seeds; scales and offsets of picture, sound and subtitle; how many numbers a method has."
-    columns = _columns("variant", "temperature of weights", "scales", "offsets", "numbers")
+    for variant, method in tuning["methods"].items():
+        reached = [trial[measure] for trial in method["trials"] if trial[measure] is not None]
+        learned = Cell(tuple(results.settings(variant, "learned_temperature")), digits=3)
+        best = Cell(tuple(sorted(reached)[-1:]))
+        rows.append([variant_name(variant), *settings[variant], learned, best])
+    note = (
+        f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. {_END}: an end of "
+        "what was tried. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn theirs, "
+        "from this start: learned is where it ended."
+    )
+    columns = _columns("method", *GRID, "learned temperature", title)
+    return Table("settings", "Chosen settings", note, columns, [rows], 1)
+
+
+def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
+    """One fit of all trainings: how many numbers it has, how often it is kept, its gain, and the means of the numbers."""
+    shown = []
+    count = 0
+    for name in _OPTIONS:
+        values = [np.atleast_1d(fit["options"][name]) for fit in fits if name in fit["options"]]
+        means = np.mean(values, axis=0) if values else ()
+        count += len(means)
+        shown.append(", ".join(f"{mean:.2f}" for mean in means) or _ABSENT)
+    kept = _ABSENT
+    gain = Cell()
+    if "gain" in fits[0]:
+        count = fits[0]["count"]
+        kept = f"{sum(fit['kept'] for fit in fits)} of {len(fits)}"
+        gain = Cell(tuple(fit["gain"]["difference"] for fit in fits), signed=True)
+    return [str(count), kept, gain, *shown]
+
+
+def fitted_table(results: StudyResults) -> Table:
+    """The fitted numbers, how many they are, what they gain on held-out clips, and how many fits are kept."""
+    rows: list[Row] = []
+    scores: list[tuple[str, str | None]] = [(variant, None) for variant in _METHODS]
+    scores += [("gram", score) for score in ("gram_span", *CORRECTED)]
+    for variant, score in scores:
+        entries = results.entries(variant, score, FITTED_ALL)
+        title = variant_name(variant)
+        if score is not None:
+            title = f"{_score_title(score)}, {title}'s embeddings"
+        # Every training tried the same fits, in the same order.
+        tried = [entry.get("fits", [entry]) for entry in entries]
+        for fits in zip(*tried, strict=True):
+            rows.append([title, *_fit_row(fits)])
+    note = "Means over trainings; scales and offsets of picture, sound and subtitle; how many numbers a fit has."
+    if results.version > 3:
+        note += (
+            " A fit is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above 0; "
+            "of several the best."
+        )
+    columns = _columns("variant", "numbers", "kept", "gain", *_OPTIONS.values())
     return Table("fitted", "Fitted numbers", note, columns, [rows], 1)
 
 
-def second_stage_table(results: Results) -> Table:
+def second_stage_table(results: StudyResults) -> Table:
     """The second stage after different trainings."""
-    by_label: dict[str, list[dict[str, Any]]] = {}
+    by_label: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results.study["second_stage"]:
-        by_label.setdefault(run["label"], []).append(run)
+        for name in run["first"]:
+            direction, masked = name.split(", ")
+            if direction == "text_to_video":
+                by_label.setdefault((run["label"], masked), []).append(run)
     rows: list[Row] = []
-    for label, runs in by_label.items():
+    for (label, masked), runs in by_label.items():
         cells: list[Cell] = []
-        for direction in ("text_to_video", BACK):
-            cells.append(Cell(tuple(run["first"][f"{direction}, 0 masked"] for run in runs)))
+        for _, direction in _WAYS:
+            name = f"{direction}, {masked}"
+            values = [run["first"][name] for run in runs]
+            cells.append(Cell(tuple(values)))
             for rule in ("match", "fused"):
-                found = (run["staged"].get(f"{direction}, 0 masked, {rule}") for run in runs)
-                cells.append(Cell(tuple(value for value in found if value is not None)))
-        rows.append([variant_name(label), *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
-    columns = [("", "training"), *((way, what) for way in ("T→V", "V→T") for what in ("first", "match", "fused"))]
+                values = [run["staged"].get(f"{name}, {rule}") for run in runs]
+                cells.append(Cell(tuple(value for value in values if value is not None)))
+        rows.append([variant_name(label), masked, *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
+    columns = _columns("training", "clips")
+    for way, _ in _WAYS:
+        columns += [(way, what) for what in ("first", "match", "fused")]
     note = (
         "R@1 in percent, first stage with the numbers of training; 50 candidates; fused with a weight chosen on "
-        "validation clips."
+        "validation clips. Masked: the share of clips that lose one modality. AUC: of matching, nothing masked."
     )
-    return Table("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 1)
+    return Table("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 2)
 
 
-TABLES: dict[str, Callable[[Results], Table]] = {
+TABLES: dict[str, Callable[[StudyResults], Table]] = {
     "short": short_table,
     "main": main_table,
     "named": named_table,
     "differences": differences_table,
     "gains": gains_table,
     "paper": paper_table,
+    "volumes": volumes_table,
+    "curve": curve_table,
+    "masks": masks_table,
+    "ladder": ladder_table,
     "kinds": kinds_table,
     "attribution": attribution_table,
     "attribution-back": lambda results: attribution_table(results, BACK),

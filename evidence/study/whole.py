@@ -20,8 +20,8 @@ from evidence.settings import StudyConfig
 
 from .collecting import collect, describe_clips, keep_second_stage
 from .jobs import Stage, Task, execute
-from .report import fill, plot_sharing, report
-from .results import Results
+from .report import report, write_page
+from .results import StudyResults
 from .runs import RECIPES, SHARED, WHOLE, Clips, Run, check_overlay
 from .tuning import settings_of, tune
 
@@ -233,13 +233,12 @@ def run_study(config: StudyConfig) -> dict[str, str]:
             raise KeyboardInterrupt("The same command continues.") from None
         failures = study.failures
         collect(study.measured, results_of(config, is_complete=not failures))
-    results = Results(results_of(config, is_complete=not failures))
-    print_lines(*report(results).split("\n"))
+    results = StudyResults(results_of(config, is_complete=not failures))
+    text = report(results)
+    (results.folder / "README.md").write_text(text + "\n", encoding="utf-8")
+    print_lines(*text.split("\n"))
     if config.page is not None:
-        page = Path(config.page)
-        template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
-        page.write_text(fill(template, results), encoding="utf-8")
-        plot_sharing(results, page.with_name("miniature_sharing.png"))
+        write_page(results, Path(config.page))
     for name, why in failures.items():
         print_message(f"Error: {name}: {why}")
     return failures
