@@ -327,9 +327,7 @@ def _of_captions(levels: dict[float, str]) -> list[Difference]:
             found.append(_with_other(f"{kind}-{variant}", sentence, variant, kinds=(kind,)))
         for numbers, ending in (("fitted", ""), (AS_TRAINED, "-plain")):
             fields = disagreeing | {"numbers": numbers}
-            found.append(
-                _with_other(f"disagree-{variant}{ending}", f"{about}: {title}, {numbers}", variant, **fields)
-            )
+            found.append(_with_other(f"disagree-{variant}{ending}", f"{about}: {title}, {numbers}", variant, **fields))
         for level, experiment in levels.items():
             sentence = f"{level:g} shared: {title}, fitted"
             found.append(_with_other(f"sharing-{level:g}-{variant}", sentence, variant, experiment=experiment))

@@ -77,9 +77,7 @@ PAPER_CLAIMS: Sequence[Sequence[PaperClaim]] = (
         PaperClaim("SCALAR's score is comparable across arities", "Section sec:maskedvol"),
     ),
     (
-        PaperClaim(
-            "SCALAR − PMRL, video to text (paper: reranked)", "Table 1, tab:msrvtt", (-2.4,), "lead-pmrl-back"
-        ),
+        PaperClaim("SCALAR − PMRL, video to text (paper: reranked)", "Table 1, tab:msrvtt", (-2.4,), "lead-pmrl-back"),
         PaperClaim(
             "SCALAR − HyperGRAM, video to text (paper: reranked)",
             "Table 1, tab:msrvtt",
@@ -103,9 +101,7 @@ PAPER_CLAIMS: Sequence[Sequence[PaperClaim]] = (
     ),
     (
         PaperClaim("LoRA − full fine-tuning (paper: reranked)", _FULL, (4.2, 2.2, 2.5, 1.3, 2.0), "lora"),
-        PaperClaim(
-            "SCALAR with picture, sound and subtitle − picture alone", _LADDER, (4.0, 0.5), "ladder-scalar"
-        ),
+        PaperClaim("SCALAR with picture, sound and subtitle − picture alone", _LADDER, (4.0, 0.5), "ladder-scalar"),
         PaperClaim("GRAM with picture, sound and subtitle − picture alone", _LADDER, (-3.4, -1.9), "ladder-gram"),
         PaperClaim("clips of picture and sound: SCALAR − GRAM", _FIRST_STAGE, (6.1, 3.4, 4.2), "two-gram"),
         PaperClaim("short class labels: SCALAR − equal weights", "Table S6, tab:supp-vggsound", (-1.0,)),
@@ -120,21 +116,21 @@ PAPER_CLAIMS: Sequence[Sequence[PaperClaim]] = (
 
 RULE = (
     "Points of R@1, text to video unless said otherwise. Aggregation gain: a method's own score minus the best single "
-    "modality of the same embeddings. Paper: mean over its benchmarks, from the lowest to the highest in brackets. Its "
-    "least value is the one nearest to 0 on the side of that mean; a claim without a number has a sign alone. Verdicts, "
-    "the first that fits: *reverse*, our interval lies on the other side of 0; *excluded*, it ends before the least "
+    "modality of the same embeddings. Paper: mean over its benchmarks, from the lowest to the highest in brackets. "
+    "Its least value is the one nearest to 0 on the side of that mean; a claim without a number has a sign alone. "
+    "Verdicts, the first that fits: *reverse*, our interval lies on the other side of 0; *excluded*, it ends before the least "
     "value; *confirmed*, it leaves out 0; *too small to see*, it has both 0 and the least value. Data and sizes of "
     "models differ from the paper's, so a sign says more than a size."
 )
 """How the table's verdicts are found."""
 
 _OF_VERSION_3 = (
-    " All as trained. The weights' temperature of all trainings here was fitted on generated clips; the paper's 0.1 was "
-    "not measured."
+    " All as trained. The weights' temperature of all trainings here was fitted on generated clips; the paper's 0.1 "
+    "was not measured."
 )
 _OF_VERSION_4 = (
-    " All with the fit that clips held out from it keep, both sets of clips; reranked: with the numbers of training, on "
-    "clips of their own, intervals for other trainings alone."
+    " All with the fit that clips held out from it keep, both sets of clips; reranked: with the numbers of training, "
+    "on clips of their own, intervals for other trainings alone."
 )
 
 

@@ -162,8 +162,8 @@ def fill(text: str, results: StudyResults) -> str:
             - `table NAME`: a table with its note;
             - `difference NAME`: a difference with its interval, also of a claim named in advance; with a second word
               the sentence around it relies on the interval lying "above" 0, "below" it or "around" it;
-            - `words NAME ABOVE AROUND BELOW`: the one that fits the place of the interval, so that a sentence says what
-              the results say;
+            - `words NAME ABOVE AROUND BELOW`: the one that fits the place of the interval, so that a sentence says
+              what the results say;
             - `claim NAME`: a claim named in advance with its interval and its verdict;
             - `mean VARIANT KEY=VALUE ...`: a mean, by default of R@1, with fields of [`Quantity`], quoted where they
               contain a space;
@@ -229,13 +229,16 @@ def plot(results: StudyResults, path: Path) -> None:
     figure = Figure(figsize=(13 if has_curves else 9, 3.6), layout="constrained")
     panels = figure.subplots(1, 3 if has_curves else 2)
     panels[1].sharey(panels[0])
-    for axes, masked in zip(panels, ("nothing", "0.5"), strict=False):
+    for axes, masked, title in (
+        (panels[0], "nothing", "nothing masked"),
+        (panels[1], "0.5", "half of the clips masked"),
+    ):
         for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
             points = {}
             for level, name in results.levels().items():
                 points[level] = results.means(Quantity(variant, experiment=name, masked=masked))
             _line(axes, points, variant, colour)
-        axes.set_title(f"{masked} masked", fontsize=10)
+        axes.set_title(title, fontsize=10)
         axes.set_xlabel("share of what modalities say in common")
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("text-to-video R@1 (%)")
@@ -244,7 +247,7 @@ def plot(results: StudyResults, path: Path) -> None:
             _line(panels[2], points, variant, colour)
         labels = ["∞" if value == float("inf") else f"{value:g}" for value in TEMPERATURES]
         panels[2].set_xticks(range(len(labels)), labels)
-        panels[2].set_title("SCALAR's score, embeddings of", fontsize=10)
+        panels[2].set_title("SCALAR's score on embeddings of", fontsize=10)
         panels[2].set_xlabel("temperature of weights")
         panels[2].set_ylabel("MRR@10, both directions (%)")
     for axes in panels:

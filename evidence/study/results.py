@@ -4,7 +4,8 @@
   direction, with a byte for each query: the rank of its own candidate, at most 11.
 - `study.json` has the trials and chosen settings, the fitted numbers, the clips, and the second stage.
 
-Since version 4 there are two sets of clips with the same trainings. What is shown of [`BOTH_SETS`] is pooled over them.
+Since version 4 there are two sets of clips with the same trainings: what is shown of [`BOTH_SETS`] is pooled over
+them.
 """
 
 from collections.abc import Sequence
@@ -151,7 +152,7 @@ class StudyResults:
         if quantity.experiment != BOTH_SETS:
             return [quantity]
         sets = SETS
-        # The clips that disagree are the same for the trainings on both sets, which cannot be pooled as if they were not.
+        # The clips that disagree are the same for the trainings on both sets: they are no two samples to pool.
         if self.version < 4 or quantity.clips in _QUERIES_OF:
             sets = SETS[:1]
         return [replace(quantity, experiment=name) for name in sets]
@@ -251,8 +252,8 @@ class StudyResults:
         return tuple(means)
 
     def levels(self) -> dict[float, str]:
-        """Return the experiments by the share of what modalities say in common, in ascending order; the main comparison
-        where its galleries are as large as the others', in version 3."""
+        """Return the experiments by the share of what modalities say in common, in ascending order. The main comparison
+        is one of them in version 3, where its gallery is as large as the others'."""
         found = {}
         if self.version < 4:
             found[SHARED] = SETS[0]

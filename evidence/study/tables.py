@@ -79,7 +79,7 @@ def _score_title(score: str) -> str:
 
 def _number_kept(results: StudyResults, variant: str, score: str | None = None, numbers: str = FITTED_ALL) -> str:
     """How many numbers the fits that are kept have; several where trainings differ."""
-    if results.version < 4:
+    if results.version < 4 or score == ROUTER:
         return _ABSENT
     counts = set()
     for entry in results.entries(variant, score, FITTED_ALL):
@@ -119,8 +119,8 @@ def named_table(results: StudyResults) -> Table:
     if results.version > 3:
         note += ", with the fit that clips held out from it keep"
     note += (
-        "; in brackets 95 % intervals for other queries and other trainings. p: two-sided, adjusted by Holm's rule for "
-        f"these {len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the second is."
+        "; in brackets 95 % intervals for other queries and other trainings. p: two-sided, adjusted by Holm's rule "
+        f"for these {len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the second is."
     )
     if results.version < 4:
         note += (
@@ -139,8 +139,8 @@ def differences_table(results: StudyResults) -> Table:
     where = "both sets of clips" if results.version > 3 else "test clips of seed 0"
     note = (
         f"Description, without verdicts: points of R@1, text to video, {where}, fitted, unless said otherwise; in "
-        f"brackets 95 % intervals for other queries and other trainings. Some of the {len(rows)} intervals leave out 0 "
-        "by chance."
+        f"brackets 95 % intervals for other queries and other trainings. Some of the {len(rows)} intervals leave out "
+        "0 by chance."
     )
     return Table("differences", "Differences", note, _columns("comparison", "difference"), [rows], 1)
 
@@ -159,10 +159,10 @@ def gains_table(results: StudyResults) -> Table:
             gains.append(_ABSENT if entry is None else format_interval(entry))
         alone = Cell(results.means(replace(own, score=best)))
         rows.append([variant_name(variant), Cell(results.means(own)), method_title(best), alone, *gains])
-    note = f"R@1 in percent, text to video, {results.numbers}; "
+    note = f"R@1 in percent, text to video, {results.numbers}"
     if results.version < 4:
-        note += "test clips of seed 0; gains are those of both sets of clips where a method was trained on both. "
-    note += "Masked: half or 90 % of the clips lose one modality, for the single ones too."
+        note += ", test clips of seed 0; gains are those of both sets of clips where a method was trained on both"
+    note += ". Masked: half or 90 % of the clips lose one modality, for the single ones too."
     columns = _columns("method", "own score", "best single", "R@1 of that", "gain", "gain, half masked",
                        "gain, 90 % masked")  # fmt: skip
     return Table("gains", "Aggregation gain", note, columns, [rows], 1)
@@ -282,7 +282,9 @@ def curve_table(results: StudyResults) -> Table:
                 cells.append(Cell(results.means(replace(quantity, **changes))))
             if any(cell.values for cell in cells):
                 rows.append([variant_name(variant), words, *cells])
-    note = "MRR@10 of both directions and R@1 in percent by SCALAR's score; at an infinite temperature weights are equal."
+    note = (
+        "MRR@10 of both directions and R@1 in percent by SCALAR's score; at an infinite temperature weights are equal."
+    )
     columns = [*_columns("embeddings of", ""), *(("temperature", f"{value:g}") for value in TEMPERATURES)]
     return Table("curve", "The temperature of weights", note, columns, [rows], 2)
 
@@ -311,8 +313,8 @@ def masks_table(results: StudyResults) -> Table:
             sign = f"{wins} of {wins + losses}", f"{sign_test(wins, losses):.2g}"
             rows.append([f"SCALAR − {variant_name(variant)}", *cells, *sign])
     note = (
-        f"Points of R@1, text to video, {results.numbers}. Ahead: in how many of the cells, sets of clips times masks, "
-        "the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p describes."
+        f"Points of R@1, text to video, {results.numbers}. Ahead: in how many of the cells, sets of clips times "
+        "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p describes."
     )
     columns = [*_columns("", "nothing masked"), *(("", f"{100 * float(rate):g} % masked") for rate in RATES)]
     return Table("masks", "Masked clips", note, [*columns, *_columns("ahead", "p")], [rows], 1)
@@ -387,7 +389,7 @@ def disagreement_table(results: StudyResults) -> Table:
     shown.append(("about one modality", "disagree, as trained", fitted))
     note = "R@1 in percent, text to video, fitted on clips that agree, unless as trained."
     if results.version > 3:
-        note += " Clips that disagree are fewer, so their galleries are smaller; SCALAR and the others are on the same."
+        note += " The gallery of clips that disagree is the smaller one."
     columns = [*_columns("variant"), *_headings(shown)]
     return Table("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
 
@@ -471,16 +473,16 @@ def settings_table(results: StudyResults) -> Table:
         best = Cell(tuple(sorted(reached)[-1:]))
         rows.append([variant_name(variant), *settings[variant], learned, best])
     note = (
-        f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. {_END}: an end of "
-        "what was tried. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn theirs, "
-        "from this start: learned is where it ended."
+        f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. {_END}: an end "
+        "of what was tried. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn "
+        "theirs, from this start: learned is where it ended."
     )
     columns = _columns("method", *GRID, "learned temperature", title)
     return Table("settings", "Chosen settings", note, columns, [rows], 1)
 
 
 def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
-    """One fit of all trainings: how many numbers it has, how often it is kept, its gain, and the means of the numbers."""
+    """One fit of all trainings: how many numbers it has, how often it is kept, its gain, and the mean numbers."""
     shown = []
     count = 0
     for name in _OPTIONS:
@@ -514,8 +516,8 @@ def fitted_table(results: StudyResults) -> Table:
     note = "Means over trainings; scales and offsets of picture, sound and subtitle; how many numbers a fit has."
     if results.version > 3:
         note += (
-            " A fit is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above 0; "
-            "of several the best."
+            " A fit is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above "
+            "0; of several the best."
         )
     columns = _columns("variant", "numbers", "kept", "gain", *_OPTIONS.values())
     return Table("fitted", "Fitted numbers", note, columns, [rows], 1)

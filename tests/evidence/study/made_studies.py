@@ -64,7 +64,13 @@ def save_trial(path, value):
     path.with_name(f"{path.name}.json").write_text(json.dumps({"settings": {}, "mean_reciprocal_rank": found}))
 
 
-def save_clips(root, num_queries=100, **changes):
+TWO_KINDS = (("single", ["video"]), ("several", ["video", "audio"]))
+EVERY_KIND = (
+    *TWO_KINDS, ("single", ["audio"]), ("single", ["subtitle"]), ("several", ["audio", "subtitle"]), ("shared", []),
+)  # fmt: skip
+
+
+def save_clips(root, num_queries=100, groups=TWO_KINDS, **changes):
     """As `python -m evidence miniature` leaves it, without clips."""
     root.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -76,9 +82,11 @@ def save_clips(root, num_queries=100, **changes):
             (("all", 95.0), ("video", 32.0), ("audio", 25.0), ("subtitle", 50.0))
         }},
     } | changes  # fmt: skip
-    groups = [("single", ["video"]), ("several", ["video", "audio"])]
     columns = {"video_id": "v", "caption": "c", "video_path": None, "audio_path": None, "subtitle": None}
-    rows = [columns | {"kind": kind, "about": about, "attributes": {}} for kind, about in groups * (num_queries // 2)]
+    rows = [
+        columns | {"kind": kind, "about": about, "attributes": {}}
+        for kind, about in groups * (num_queries // len(groups))
+    ]
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
     (root / "test.jsonl").write_bytes(content)
     manifest["sha256"] = {"test.jsonl": hashlib.sha256(content).hexdigest()}
@@ -86,7 +94,7 @@ def save_clips(root, num_queries=100, **changes):
     return root
 
 
-# A study of full shape ------------------------------------------------------------------------------------------------
+# A study of full shape -----------------------------------------------------------------------------------------------
 
 OWN = {"scalar_uniform": "uniform", "gram": "gram", "pmrl": "pmrl", "hypergram": "hypergram", "triangle": "triangle"}
 UNFITTED = ("hypergram", "triangle", *MODALITIES)
@@ -147,7 +155,12 @@ def make_run(path, variant, seed, sets, scores="own", curve=False):
             gain = {"difference": 0.5, "low": 0.1, "high": 0.9}
             entry["fits"] = []
             for place, count in enumerate(COUNTS.get(score, (3,))):
-                fit = {"count": count, "kept": place == seed % 2, "gain": gain, "options": {"modality_scale": [1, 2, 3]}}
+                fit = {
+                    "count": count,
+                    "kept": place == seed % 2,
+                    "gain": gain,
+                    "options": {"modality_scale": [1, 2, 3]},
+                }
                 entry["fits"].append(fit)
         if numbers in ("as trained", "fitted"):
             entries.append(entry)
@@ -179,7 +192,7 @@ def save_whole_study(folder, num_queries=60):
         "sharing-1": {"shared": 1.0},
     }.items():  # fmt: skip
         absent = {"video": num_queries // 20, "audio": num_queries * 3 // 20, "subtitle": num_queries // 5}
-        root = save_clips(folder.with_name("made") / name, num_queries, **({"absent": {"test": absent}} | changes))
+        root = save_clips(folder.with_name("made") / name, num_queries, EVERY_KIND, absent={"test": absent}, **changes)
         describe_clips(root, folder / "clips" / f"{name}.json", name in whole._WITH_KINDS)
     of_main = {"test": num_queries, "complete": complete, "disagree": num_queries}
     for experiment in ("main", "repeated"):

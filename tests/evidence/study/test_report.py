@@ -2,16 +2,29 @@
 
 import re
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from evidence.miniature.clips import draw_split
+from evidence.settings import StudyConfig
 from evidence.study import differences
 from evidence.study.collecting import collect, describe_clips
-from evidence.study.differences import Difference, as_recall, bound, described, judged, named_claims, place
-from evidence.study.report import fill, plot_sharing, report
-from evidence.study.results import BOTH, Results, Selection
+from evidence.study.differences import (
+    Difference,
+    as_recall,
+    described_differences,
+    judged_claims,
+    named_claims,
+    side_of_zero,
+    with_interval,
+)
+from evidence.study.paper import paper_table
+from evidence.study.report import fill, plot, report
+from evidence.study.results import BOTH, SAME_SIZE, Quantity, StudyResults, chances_of_first, is_complete
 from evidence.study.tables import TABLES, gains_table, main_table, named_table, settings_table, sharing_table
-from tests.evidence.study.made_studies import save_clips, save_run
+from evidence.study.whole import run_study
+from tests.evidence.study.made_studies import save_clips, save_run, save_whole_study
 
 SINGLE = {"video": 20, "audio": 10, "subtitle": 35}
 
@@ -34,24 +47,24 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(study):
-    return Results(study / "results")
+    return StudyResults(study / "results")
 
 
 def plain(variant="scalar", **fields):
-    return Selection(variant, numbers="as trained", **fields)
+    return Quantity(variant, numbers="as trained", **fields)
 
 
 def test_what_was_measured_is_what_is_kept(study, results):
-    assert results.means(Selection()) == (64, 65)  # the fitted numbers
+    assert results.means(Quantity()) == (64, 65)  # the fitted numbers
     assert results.means(plain()) == (60, 61)
-    assert results.means(Selection("gram", masked="0.5")) == (40, 40)
+    assert results.means(Quantity("gram", masked="0.5")) == (40, 40)
     assert results.means(plain(clips="disagree")) == (55, 55)
-    assert results.means(Selection("pmrl")) == ()
-    assert results.means(Selection(at=10)) == (100, 100)  # what is not first is seventh
+    assert results.means(Quantity("pmrl")) == ()
+    assert results.means(Quantity(at=10)) == (100, 100)  # what is not first is seventh
     # Kinds alternate, and the first of a hundred are hits: of 60 the half is of each kind.
     assert results.values(plain(kinds=("single",))).shape == (2, 50)
     assert results.means(plain(about="video")) == (60, 62)
-    assert results.means(Selection(about="audio")) == ()
+    assert results.means(Quantity(about="audio")) == ()
     assert results.seeds() == [50, 51]
     assert (study / "results" / "ranks.parquet").stat().st_size < 20_000
 
@@ -63,7 +76,7 @@ def test_a_score_without_numbers_to_fit_has_those_of_its_training(tmp_path):
     pq.write_table(table.filter([name == "as trained" for name in table["numbers"].to_pylist()]), path)
     describe_clips(save_clips(tmp_path / "made"), tmp_path / "clips" / "main.json")
     collect(tmp_path, tmp_path / "results")
-    assert Results(tmp_path / "results").means(Selection("triangle", numbers="fitted")) == (30,)
+    assert StudyResults(tmp_path / "results").means(Quantity("triangle", numbers="fitted")) == (30,)
 
 
 def test_reciprocal_ranks_count_up_to_the_tenth(tmp_path):
@@ -75,13 +88,13 @@ def test_reciprocal_ranks_count_up_to_the_tenth(tmp_path):
     pq.write_table(type(pq.read_table(path)).from_pylist(rows), path)
     describe_clips(save_clips(tmp_path / "made", num_queries=4), tmp_path / "clips" / "main.json")
     collect(tmp_path, tmp_path / "results")
-    found = Results(tmp_path / "results")
-    assert found.values(Selection(measure="mrr")).tolist() == [[100, 25, 10, 0]]
-    assert found.values(Selection(measure="mrr", direction=BOTH)).tolist() == [[75, 62.5, 5, 0]]
-    assert found.values(Selection(direction=BOTH)).tolist() == [[50, 50, 0, 0]]
+    found = StudyResults(tmp_path / "results")
+    assert found.values(Quantity(measure="mrr")).tolist() == [[100, 25, 10, 0]]
+    assert found.values(Quantity(measure="mrr", direction=BOTH)).tolist() == [[75, 62.5, 5, 0]]
+    assert found.values(Quantity(direction=BOTH)).tolist() == [[50, 50, 0, 0]]
     for wrong in ({"measure": "median"}, {"direction": "up"}):
         with pytest.raises(ValueError, match=next(iter(wrong.values()))):
-            Selection(**wrong)
+            Quantity(**wrong)
 
 
 def test_gain_is_over_the_best_single_modality_of_the_same_embeddings(results):
@@ -90,45 +103,45 @@ def test_gain_is_over_the_best_single_modality_of_the_same_embeddings(results):
     assert results.means(plain(gain=True, masked="0.5")) == (25, 26)  # the single ones are masked, too
     assert results.best_modality(plain(experiment="repeated")) is None
     assert results.means(plain(experiment="repeated", gain=True)) == ()
-    gain = bound(results, Difference("x", "", plain(gain=True)))
+    gain = with_interval(results, Difference("x", "", plain(gain=True)))
     assert gain["difference"] == pytest.approx(25.5) and gain["low"] > 0
 
 
 def test_a_difference_of_two_methods_is_bounded_over_queries_and_trainings(results):
-    found = bound(results, Difference("x", "", plain(), Selection("gram")))
+    found = with_interval(results, Difference("x", "", plain(), Quantity("gram")))
     assert found["difference"] == pytest.approx(10.5)
     assert 4 < found["low"] < 10.5 < found["high"] < 18  # ten queries of a hundred: 10 ± 1.96 * 3
-    assert place(found) == "above" and found["sets"] == ("main",)
-    assert bound(results, Difference("x", "", Selection(), Selection("pmrl"))) is None
+    assert side_of_zero(found) == "above" and found["sets"] == ("main",)
+    assert with_interval(results, Difference("x", "", Quantity(), Quantity("pmrl"))) is None
 
 
 def test_scores_of_the_same_embeddings_are_paired(results, monkeypatch):
     asked = []
     monkeypatch.setattr(differences, "pooled_interval", lambda sets, paired: asked.append(paired) or {})
-    for second in (plain(), Selection("gram"), None, Selection("gram", "scalar")):
-        bound(results, Difference("x", "", Selection(), second))
+    for second in (plain(), Quantity("gram"), None, Quantity("gram", "scalar")):
+        with_interval(results, Difference("x", "", Quantity(), second))
     assert asked == [True, False, True]  # the last was not measured
-    assert not Difference("x", "", Selection(), Selection(experiment="repeated")).same_trainings
+    assert not Difference("x", "", Quantity(), Quantity(experiment="repeated")).same_trainings
 
 
 def test_sets_of_clips_are_pooled_where_both_sides_were_measured(results):
-    pooled = bound(results, Difference("x", "", plain(), plain("gram"), pooled=True))
+    pooled = with_interval(results, Difference("x", "", plain(), plain("gram"), pooled=True))
     assert pooled["difference"] == pytest.approx((10.5 + 20) / 2) and pooled["sets"] == ("main", "repeated")
-    gain = bound(results, Difference("x", "", plain(gain=True), pooled=True))
+    gain = with_interval(results, Difference("x", "", plain(gain=True), pooled=True))
     assert gain["sets"] == ("main",)  # no single modality was measured on the other clips
 
 
 def test_claims_named_in_advance_are_judged_and_no_others(results):
-    claims = named_claims()
+    claims = named_claims("as trained")
     assert len(claims) == 7 and all(claim.first.measure == "mrr" for claim in claims)
     assert [claim.name for claim in claims if claim.first.gain] == ["views"]
-    found = judged(results)
+    found = judged_claims(results)
     assert found.keys() == {"gram"}  # no equal weights, no complete clips, no spans in these results
     entry = found["gram"]
     assert entry["verdict"] == "shown" and entry["sets"] == ("main", "repeated")
     assert entry["adjusted"] == pytest.approx(min(1, 7 * entry["p_value"]))
-    assert as_recall(entry["claim"]).first == plain(direction=BOTH)
-    assert not any("verdict" in each for each in described(results).values())
+    assert as_recall(entry["of"]).first == plain(direction=BOTH)
+    assert not any("verdict" in each for each in described_differences(results).values())
     rows = {row[0]: [str(cell) for cell in row[1:]] for row in named_table(results).rows}
     assert rows["SCALAR − GRAM, all clips"][0] == "seed 0, seed 1"
     assert sum(row[-1] == "not measured" for row in rows.values()) == 6
@@ -139,15 +152,15 @@ def test_claims_named_in_advance_are_judged_and_no_others(results):
 ])  # fmt: skip
 def test_verdicts(study, monkeypatch, low, high, p_value, verdict):
     entry = {"difference": (low + high) / 2, "low": low, "high": high, "p_value": p_value, "sets": ("main",)}
-    monkeypatch.setattr(differences, "bound", lambda results, claim: dict(entry))
-    assert {found["verdict"] for found in judged(Results(study / "results")).values()} == {verdict}
+    monkeypatch.setattr(differences, "with_interval", lambda results, claim: dict(entry))
+    assert {found["verdict"] for found in judged_claims(StudyResults(study / "results")).values()} == {verdict}
 
 
 def test_every_table_stands_on_the_results_alone(results):
     text = report(results)
     assert "| SCALAR " in text and "## Differences" in text and "## Perfect readers" in text
     cells = [str(cell) for cell in main_table(results).rows[0]]
-    assert cells[:5] == ["SCALAR", "60.5 ± 0.7", "64.5 ± 0.7", "100.0 ± 0.0", "54.5 ± 0.7"]
+    assert cells[:2] == ["SCALAR", "–"] and cells[4:8] == ["60.5 ± 0.7", "64.5 ± 0.7", "100.0 ± 0.0", "54.5 ± 0.7"]
     row = [str(cell) for cell in sharing_table(results).rows[0]]
     assert row == ["SCALAR", "nothing masked", "20.0 ± 0.0", "64.5 ± 0.7", "40.0 ± 0.0"]
     gains = [str(cell) for cell in gains_table(results).rows[0]]
@@ -156,28 +169,38 @@ def test_every_table_stands_on_the_results_alone(results):
 
 
 def test_settings_at_an_end_of_what_was_tried_are_marked(study):
-    results = Results(study / "results")
+    results = StudyResults(study / "results")
     chosen = {"temperature": 0.8, "learning_rate": 0.003, "num_train_epochs": 8}
+    trials = []
+    for change in (
+        {},
+        {"temperature": 0.1},
+        {"learning_rate": 0.01},
+        {"learning_rate": 0.001},
+        {"num_train_epochs": 4},
+    ):
+        trials.append({"settings": chosen | change, "mean_reciprocal_rank": 40.0 - len(change)})
     results.study["tuning"] = {
         "measure": "mean_reciprocal_rank",
-        "methods": {"pmrl": {"chosen": chosen, "trials": [{"mean_reciprocal_rank": 40.0}]}},
+        "methods": {"pmrl": {"chosen": chosen, "trials": trials}},
     }
-    assert [str(cell) for cell in settings_table(results).rows[0]] == ["PMRL", "0.8†", "0.003", "8†", "40.0"]
+    assert [str(cell) for cell in settings_table(results).rows[0]] == ["PMRL", "0.8†", "0.003", "8†", "–", "40.0"]
 
 
 def test_a_page_is_filled_with_tables_differences_and_recalls(results):
     text = fill(
-        "SCALAR {{recall scalar numbers=fitted}}, masked {{recall scalar masked=0.5}}: "
-        "{{difference scalar-gram above}} {{claim gram shown}}.\n\n{{table main}}\n\n"
-        "{{recall scalar kinds=single clips=disagree}} {{clips main num_train}} {{lack main audio}} {{lack main any}} "
+        "SCALAR {{mean scalar numbers=fitted}}, masked {{mean scalar masked=0.5}}: "
+        "{{difference lead-gram-fitted above}} {{claim gram}}.\n\n{{table main}}\n\n"
+        "{{mean scalar kinds=single clips=disagree}} {{clips main num_train}} {{lack main audio}} {{lack main any}} "
         "{{option scalar query_temperature}}",
         results,
     )
     assert text.startswith("SCALAR 64.5, masked 54.5: +14.5 [")
     assert text.endswith(" 1,500 15 40 0.5") and "| GRAM " in text and "{{" not in text
     for wrong in (
-        "{{table best}}", "{{difference scalar-pmrl above}}", "{{difference scalar-gram below}}", "{{claim gram}}",
-        "{{claim gram undecided}}", "{{claim scalar-gram shown}}", "{{recall pmrl}}", "{{figure x}}",
+        "{{table best}}", "{{difference lead-pmrl above}}", "{{difference lead-gram-fitted below}}",
+        "{{claim gram shown}}",
+        "{{words lead-gram a b}}", "{{claim lead-gram}}", "{{mean pmrl}}", "{{figure x}}",
         "{{clips main best}}", "{{lack other any}}", "{{option pmrl query_temperature}}",
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(wrong)):
@@ -185,5 +208,83 @@ def test_a_page_is_filled_with_tables_differences_and_recalls(results):
 
 
 def test_the_figure_has_a_line_for_each_variant(results, tmp_path):
-    plot_sharing(results, tmp_path / "figure.png")
+    plot(results, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+# Version 4 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "measured"
+    save_whole_study(folder)
+    collect(folder, folder.with_name("results"))
+    return StudyResults(folder.with_name("results"))
+
+
+def test_one_command_writes_the_tables_the_page_and_the_figure_of_a_finished_study(whole, tmp_path):
+    page = tmp_path / "page.md"
+    run_study(StudyConfig(report_only=True, results=whole.folder, page=page))
+    text = page.read_text()
+    assert whole.version == 4 and "{{" not in text and "version 3" not in text
+    assert (whole.folder / "README.md").read_text() == report(whole) + "\n"
+    assert (tmp_path / "miniature_sharing.png").stat().st_size > 10_000
+    for title in (
+        "SCALAR, trained at temperature 0.1",
+        "SCALAR, full fine-tuning",
+        "corrected volume",
+        "temperature inf",
+    ):
+        assert title in report(whole)
+
+
+def test_every_claim_of_the_paper_that_the_study_measures_has_a_verdict(whole):
+    not_run = {row[0] for row in paper_table(whole).rows if row[-1] == "not run"}
+    assert not_run == {
+        "SCALAR's score is comparable across arities", "gain, 90 % masked: SCALAR − without masked views",
+        "short class labels: SCALAR − equal weights", "reranked, 90 % masked: SCALAR comes near picture alone",
+        "text–centroid cosine: SCALAR − its initialization", "scores on five public benchmarks",
+    }  # fmt: skip
+
+
+def test_claims_are_judged_with_the_fits_that_are_kept_on_both_sets_of_clips(whole):
+    judged = judged_claims(whole)
+    assert len(judged) == 7 and {entry["of"].first.numbers for entry in judged.values()} == {"fitted"}
+    assert all(entry["sets"] == ("main", "repeated") for entry in judged.values())
+    assert "test nothing" not in named_table(whole).note
+    assert len(whole.means(Quantity())) == 6 and len(whole.means(Quantity("scalar_full_ft"))) == 3
+    # The clips that disagree are the same for the trainings on both sets.
+    assert len(whole.means(Quantity(clips="disagree"))) == 3
+    assert described_differences(whole)["disagree-gram"]["sets"] == ("main",)
+
+
+def test_the_number_of_fitted_numbers_is_that_of_the_fits_that_are_kept(whole):
+    numbers = {row[0]: row[1] for row in main_table(whole).rows}
+    assert numbers["SCALAR"] == "1 or 7" and numbers["HyperGRAM"] == "0"
+    assert numbers["corrected volume, GRAM's embeddings"] == "0 or 2"
+    gram = next(row for row in settings_table(whole).rows if row[0] == "GRAM")
+    assert str(gram[4]).startswith("0.089")
+
+
+def test_galleries_of_the_same_size_are_the_mean_of_all_draws():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(40, 40)) + 2 * np.eye(40)
+    ranks = (scores >= scores.diagonal()[:, None]).sum(1).clip(max=11)
+    hits = []
+    for _ in range(3000):
+        kept = rng.permutation(40)[:28]
+        part = scores[np.ix_(kept, kept)]
+        hits.append((part.argmax(1) == np.arange(28)).mean())
+    assert chances_of_first(40, 28)[ranks].mean() == pytest.approx(np.mean(hits), abs=0.005)
+    assert chances_of_first(40, 40)[:3].tolist() == [0, 1, 0]
+
+
+def test_complete_clips_are_those_that_were_drawn_so(whole):
+    drawn = draw_split(0, "test", 60)
+    clips = whole.study["clips"]["main"]
+    assert is_complete(clips).tolist() == [len(clip.attributes) == 3 for clip in drawn]
+    values = whole.values(Quantity(clips="complete", kinds=("several",)))
+    groups = [kind for (kind, *_), complete in zip(clips["queries"], is_complete(clips), strict=True) if complete]
+    assert values.shape == (3, groups.count("several"))
+    assert whole.values(Quantity(clips=SAME_SIZE)).shape == (3, 60)

@@ -119,7 +119,7 @@ def test_a_study_tunes_trains_and_reports_and_the_same_command_adds_what_is_left
     )
     assert repeated == main_epochs and views * 900 == pytest.approx(main_epochs * 1500)  # as many steps
     output = tmp_path / "study"
-    assert {path.name for path in (output / "results").iterdir()} == {"ranks.parquet", "study.json"}
+    assert {path.name for path in (output / "results").iterdir()} == {"README.md", "ranks.parquet", "study.json"}
     content = json.loads((output / "results" / "study.json").read_text())
     assert content["clips"].keys() == {"main", "repeated", "disagreeing", "reranked", "complete", "sharing-0"}
     assert len(content["second_stage"]) == 4 and content["tuning"]["methods"].keys() == {"scalar", "gram"}
