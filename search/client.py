@@ -99,7 +99,7 @@ def lines_of(query: str, answer: dict[str, Any]) -> Sequence[str]:
     """The hits of an answer as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
     lines = [f"query: {query}"]
     for hit in answer["hits"]:
-        # Rank, score and name, for a window with its times
+        # Rank, score and name, and of a part of a file its times
         line = f"{hit['rank']:3}  {hit['score']:.3f}  {hit['name']}"
         if hit["start"] is not None:
             stop = "the end"

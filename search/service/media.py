@@ -115,12 +115,12 @@ def _loudness(path: str, modified: int, start: float | None, stop: float | None)
     """The loudness of a version of a file, or of some seconds of it."""
     # Of a damaged file, what comes before the damage is shown.
     reader = SandboxedReader().reporting_to(lambda problem: None)
-    window = None
+    part = None
     if start is not None:
-        window = (start, stop)
+        part = (start, stop)
     elif (reader.read_duration(path) or 0) > _LONGEST:
         return []
-    waveform = reader.read_audio(path, window, _RATE)
+    waveform = reader.read_audio(path, part, _RATE)
     if waveform is None:
         return []
     # The peak of each of a hundred equal parts
