@@ -31,7 +31,7 @@ import pyarrow as pa
 import torch
 
 from gallery.exact.codes import Codes, encode
-from gallery.rows import listed, modalities_of, strings
+from gallery.rows import abbreviated, modalities_of, strings
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, off_unit
 
 _CODES = "_codes"  # suffix of the columns with vectors in eight bits
@@ -275,7 +275,7 @@ def named(names: Sequence[str], is_wrong: torch.Tensor) -> str:
     rows = is_wrong.nonzero().flatten().tolist()
     if not rows:
         return ""
-    return listed([names[row] for row in rows])
+    return abbreviated([names[row] for row in rows])
 
 
 def check_unique(clip_ids: Sequence[str]) -> None:
@@ -283,7 +283,7 @@ def check_unique(clip_ids: Sequence[str]) -> None:
     if len(set(clip_ids)) != len(clip_ids):
         counts = Counter(clip_ids)
         repeated = sorted(name for name in counts if counts[name] > 1)
-        raise ValueError(f"`clip_id` must be unique, repeated: {listed(repeated)}.")
+        raise ValueError(f"`clip_id` must be unique, repeated: {abbreviated(repeated)}.")
 
 
 def check_rows(

@@ -2,6 +2,7 @@
 them.
 """
 
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from gallery.published import is_from_hub, lies_in_gallery
 from gallery.rows import MediaFile
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
-from gallery.words import folded, places_of
+from gallery.words import folded
 from modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
 from modeling_scalar.scores_scalar import kind_of
 
@@ -57,7 +58,9 @@ def read_cues(path: str | os.PathLike) -> list[Cue]:
         The cues in order; none if the file cannot be read.
     """
     stamp = _stamp(path)
-    return [] if stamp is None else _read(os.fspath(path), stamp)
+    if stamp is None:
+        return []
+    return _read(os.fspath(path), stamp)
 
 
 def _is_media(path: str) -> bool:
@@ -65,58 +68,50 @@ def _is_media(path: str) -> bool:
     return os.path.isabs(path) and os.path.isfile(path) and os.path.splitext(path)[1].lower() in MEDIA_FILES
 
 
-def cues_of(path: str) -> list[Cue]:
+def subtitle_cues(path: str) -> list[Cue]:
     """The cues of the subtitles of an existing media file; none for other files."""
     if not _is_media(path):
         return []
     beside = find_sidecar(path)
-    # a link may lead to a private file
-    if beside is not None and not os.path.realpath(beside).lower().endswith(TEXT_FILES):
+    if beside is None:
+        return read_cues(path)
+    # A link may lead to a private file.
+    if not os.path.realpath(beside).lower().endswith(TEXT_FILES):
         return []
-    return read_cues(path if beside is None else beside)
+    return read_cues(beside)
 
 
-def within(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
+def cues_between(cues: Sequence[Cue], start: float | None, stop: float | None) -> list[Cue]:
     """The cues that are said, at least partly, between two times in seconds."""
     least = start or 0.0
-    most = float("inf") if stop is None else stop
+    most = math.inf if stop is None else stop
     return [cue for cue in cues if cue.stop > least and cue.start < most]
-
-
-def cues_with(words: Sequence[str], cues: Sequence[Cue]) -> list[Cue]:
-    """The cues that contain one of some words or phrases, also those that share a phrase with the next ones."""
-    ends = np.cumsum([len(cue.text) + 1 for cue in cues])
-    found = set()
-    for start, stop in places_of(words, " ".join(cue.text for cue in cues)):
-        first, last = np.searchsorted(ends, (start, stop - 1), side="right")
-        found.update(range(first, last + 1))
-    return [cues[row] for row in sorted(found)]
 
 
 def may_have_words(presence: Mapping[str, bool]) -> bool:
     """Whether a clip with these modalities may contain words: it has a text, or that is not known."""
-    texts = [is_there for name, is_there in presence.items() if kind_of(name) == "text"]
-    return any(texts) or not texts
+    texts = [name for name in presence if kind_of(name) == "text"]
+    return not texts or any(presence[name] for name in texts)
 
 
-class Texts(NamedTuple):
+class FileWords(NamedTuple):
     """
     The words of a file.
 
     Args:
-        said (`list[Cue]`): cues of its subtitles, or its transcript.
+        spoken (`list[Cue]`): cues of its subtitles, or its transcript.
         others (`list[list[Cue]]`): cues of each further text stored for it.
-        is_read (`bool`): whether the file could be read, so that an empty `said` means that nothing is said.
-        is_heard (`bool`): whether `said` is speech that was recognised by machine.
+        is_read (`bool`): whether the file could be read, so that an empty `spoken` means that nothing is said.
+        is_transcript (`bool`): whether `spoken` is speech that was recognised by machine.
     """
 
-    said: list[Cue]
+    spoken: list[Cue]
     others: list[list[Cue]]
     is_read: bool
-    is_heard: bool = False
+    is_transcript: bool = False
 
 
-def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: Sequence[Path]) -> Texts:
+def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: Sequence[Path]) -> FileWords:
     """
     Read the words of a file of a gallery.
 
@@ -125,23 +120,36 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
         known ([`~gallery.rows.MediaFile`], *optional*): the gallery's record of it.
         kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
     """
-    kept = [file for file in kept if lies_in_gallery(file, gallery.path)]
-    heard = [file for file in kept if file.name.endswith(f".{SPEECH}.vtt")]
-    said = [cue for file in heard for cue in read_cues(file)]
-    others = [cues for file in kept if file not in heard and (cues := read_cues(file))]
-    if said or (known is not None and has_given_words(known)):
-        return Texts(said, others, bool(said), is_heard=bool(said))
-    # the files of a published gallery would be downloaded one by one
-    media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
+    # The texts that are stored in the gallery; a link may lead out of it, to a private file.
+    spoken = []
+    others = []
+    for file in kept:
+        if not lies_in_gallery(file, gallery.path):
+            continue
+        cues = read_cues(file)
+        if file.name.endswith(f".{SPEECH}.vtt"):
+            spoken += cues
+        elif cues:
+            others.append(cues)
+    # A transcript takes the place of the file's own subtitles. Words from a list do so, too, but are not kept.
+    if spoken or (known is not None and has_given_words(known)):
+        return FileWords(spoken, others, bool(spoken), is_transcript=bool(spoken))
+
+    # The file itself; those of a published gallery would be downloaded one by one.
+    media = None
+    if not is_from_hub(Path(gallery.path)):
+        media = gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):
-        return Texts([], others, False)
-    beside = None if os.path.isabs(path) else find_sidecar(media)
-    if beside is not None and not lies_in_gallery(beside, gallery.path):
-        return Texts([], others, False)
-    return Texts(cues_of(media), others, True)
+        return FileWords([], others, False)
+    # Next to a file of the gallery's own folder, only what lies in that folder is read.
+    if not os.path.isabs(path):
+        beside = find_sidecar(media)
+        if beside is not None and not lies_in_gallery(beside, gallery.path):
+            return FileWords([], others, False)
+    return FileWords(subtitle_cues(media), others, True)
 
 
-class _Known(NamedTuple):
+class _ClipTexts(NamedTuple):
     """For each clip: what its words were read from, the words (a line per text), and whether these are all."""
 
     sources: pa.Array
@@ -161,8 +169,10 @@ class ClipWords:
     def __init__(self, gallery: Contents, before: "ClipWords | None" = None):
         self._gallery = gallery
         self._lock = Lock()
-        self._before = None if before is None else before._known or before._before
-        self._known: _Known | None = None
+        self._known: _ClipTexts | None = None
+        self._before: _ClipTexts | None = None
+        if before is not None:
+            self._before = before._known or before._before
 
     def read(self) -> None:
         """Read the words, which may take long; raises [`~gallery.decoding.Stopped`] if the reading is stopped."""
@@ -177,13 +187,13 @@ class ClipWords:
         self.read()
         return self._known.texts.to_pylist(), self._known.is_whole.tolist()
 
-    def say(self, words: str) -> tuple[np.ndarray, np.ndarray]:
+    def clips_with(self, words: str) -> tuple[np.ndarray, np.ndarray]:
         """Which clips contain words or a phrase, and for which others that is unknown; bools `(N,)` each."""
         self.read()
-        says = np.array(pc.match_substring(self._known.texts, folded(words)), dtype=bool)
-        return says, ~(says | self._known.is_whole)
+        has_words = np.array(pc.match_substring(self._known.texts, folded(words)), dtype=bool)
+        return has_words, ~(has_words | self._known.is_whole)
 
-    def _read(self) -> _Known:
+    def _read(self) -> _ClipTexts:
         gallery = self._gallery
         names = gallery.clip_ids
         mask = gallery.modality_mask
@@ -205,43 +215,42 @@ class ClipWords:
         # Clips without texts have no words; others may have been read before.
         texts = [""] * len(names)
         is_whole = np.zeros(len(names), dtype=bool)
-        of_texts = [place for place, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
-        if of_texts:
-            is_whole = ~mask[:, of_texts].any(1).numpy()
-        if self._before is not None:
-            at = pc.fill_null(pc.index_in(sources, value_set=self._before.sources), -1).to_numpy()
-            for row in np.flatnonzero((at >= 0) & self._before.is_whole[at]).tolist():
-                texts[row] = self._before.texts[at[row]].as_py()
+        columns = [column for column, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
+        if columns:
+            is_whole = ~mask[:, columns].any(1).numpy()
+        before = self._before
+        if before is not None:
+            at = pc.fill_null(pc.index_in(sources, value_set=before.sources), -1).to_numpy()
+            for row in np.flatnonzero((at >= 0) & before.is_whole[at]).tolist():
+                texts[row] = before.texts[at[row]].as_py()
                 is_whole[row] = True
 
         # The rest is read, each file once for all its windows.
         rows: dict[str, list[int]] = {}
         for row in np.flatnonzero(~is_whole).tolist():
             rows.setdefault(places[row].path, []).append(row)
-        for path, found in self._texts_of({path: files[path] for path in rows}):
+        for path, found in self._read_files({path: files[path] for path in rows}):
             known, _ = files[path]
             given = {} if known is None else known.words()
             for row in rows[path]:
                 _, start, stop = places[row]
                 lines = []
-                for cues in (found.said, *found.others):
-                    lines.append(" ".join(cue.text for cue in within(cues, start, stop)))
+                for cues in (found.spoken, *found.others):
+                    words = [cue.text for cue in cues_between(cues, start, stop)]
+                    lines.append(" ".join(words))
                 texts[row] = "\n".join(map(folded, (*lines, *given.values())))
                 presence = dict(zip(gallery.modalities, mask[row].tolist(), strict=True))
-                is_whole[row] = _are_all(found, given, presence)
-        return _Known(sources, pa.array(texts, pa.large_string()), is_whole)
+                is_whole[row] = _has_all_words(found, given, presence)
+        return _ClipTexts(sources, pa.array(texts, pa.large_string()), is_whole)
 
-    def _texts_of(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, Texts]]:
-        """The words of files, several of which are read at a time."""
-
-        def read(path: str) -> tuple[str, Texts]:
-            return path, words_of_file(self._gallery, path, *files[path])
-
+    def _read_files(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, FileWords]]:
+        """Yield files with their words; several files are read at a time."""
         stop = Stop()
         readers = ThreadPoolExecutor(num_processors(), initializer=stop.join)
         try:
             with tqdm(total=len(files), desc="reading words", unit="file", delay=_PATIENCE, disable=None) as bar:
-                for path, found in readers.map(read, files):
+                words = readers.map(lambda path: words_of_file(self._gallery, path, *files[path]), files)
+                for path, found in zip(files, words, strict=True):
                     check_not_stopped()
                     yield path, found
                     bar.update()
@@ -250,22 +259,21 @@ class ClipWords:
             readers.shutdown(wait=True, cancel_futures=True)
 
 
-def _are_all(found: Texts, given: Collection[str], presence: Mapping[str, bool]) -> bool:
+def _has_all_words(found: FileWords, given: Collection[str], presence: Mapping[str, bool]) -> bool:
     """Whether all words of a clip with these modalities are those found of its file and those of the modalities
     `given`."""
-    is_silent = found.is_read if "subtitle" not in presence else not presence["subtitle"]
-    known = {"subtitle", *given, *([SCREEN] if found.others else [])}
-    has_others = any(there for name, there in presence.items() if kind_of(name) == "text" and name not in known)
-    return (bool(found.said) or is_silent) and not has_others
+    # What is said: without cues, the clip must be known to be silent.
+    is_silent = not presence.get("subtitle", not found.is_read)
+    if not (found.spoken or is_silent):
+        return False
+    # Other texts: each must be given, or be the one that was read in the pictures.
+    known = {"subtitle", *given}
+    if found.others:
+        known.add(SCREEN)
+    for name, is_there in presence.items():
+        if is_there and name not in known and kind_of(name) == "text":
+            return False
+    return True
 
 
-__all__ = [
-    "ClipWords",
-    "Texts",
-    "cues_of",
-    "cues_with",
-    "may_have_words",
-    "read_cues",
-    "within",
-    "words_of_file",
-]
+__all__ = ["ClipWords", "FileWords", "cues_between", "may_have_words", "read_cues", "subtitle_cues", "words_of_file"]

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from gallery.contents import Contents
     from gallery.cues import ClipWords
 
-DURATION, DATE, WORDS = "duration", "date", "words"
-"""Facts that may be unknown for a clip."""
+# Facts that may be unknown for a clip
+DURATION = "duration"
+DATE = "date"
+WORDS = "words"
 
 _NO_DATE = -(2**63)
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
-_FOLDERS, _NOTHING = "(?:.*/)?", r"[^\x00-\x{10ffff}]"  # any number of folders; a character that there is not
+_FOLDERS = "(?:.*/)?"  # any number of folders
+_NOTHING = r"[^\x00-\x{10ffff}]"  # a character that there is not
 
 
 class ModalityError(ValueError):
@@ -51,7 +54,10 @@ def _expression_of(token: str) -> str:
     expression = fnmatch.translate(token)[4:-3]  # without flags and end
     if expression.startswith("(?"):
         return _NOTHING
-    return f"[^/{expression[2:]}" if expression.startswith("[^") else expression
+    # The complement of a set does not contain the separator of folders, either.
+    if expression.startswith("[^"):
+        return f"[^/{expression[2:]}"
+    return expression
 
 
 def text_pattern_of(glob: str) -> str | None:
@@ -72,15 +78,16 @@ def text_pattern_of(glob: str) -> str | None:
         path = os.path.expanduser(glob)
     except ValueError:
         return None
-    below = "/.*" if path.endswith("/") else "(?:/.*)?"  # a pattern that matches a folder matches all its content
+    # A pattern that matches a folder matches all its content; one without a leading slash begins at any folder.
+    below = "/.*" if path.endswith("/") else "(?:/.*)?"
     path = path.rstrip("/").removeprefix("./")
-    first = "" if path.startswith("/") else _FOLDERS
-    pattern = first + "".join(map(_expression_of, _TOKENS.findall(path))) + below
+    above = "" if path.startswith("/") else _FOLDERS
+    pattern = above + "".join(map(_expression_of, _TOKENS.findall(path))) + below
     return None if "\0" in pattern else pattern
 
 
-def fitting(globs: Iterable[str]) -> Callable[[str], bool]:
-    """A function that tells whether a path matches one of some patterns, see [`Filter`]; a ValueError if invalid."""
+def path_matcher(globs: Iterable[str]) -> Callable[[str], bool]:
+    """A function that returns whether a path matches one of some patterns, see [`Filter`]; a ValueError if invalid."""
     patterns = []
     for glob in globs:
         pattern = text_pattern_of(glob)
@@ -144,11 +151,15 @@ class Filter:
     words: tuple[str, ...] = ()
 
     def __post_init__(self):
+        # Values in one form, so that equal filters are equal: a single text is a tuple of one, dates are moments.
         for name in ("paths", "has", "lacks", "words"):
             value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value or ()))
+            if isinstance(value, str):
+                value = (value,)
+            object.__setattr__(self, name, tuple(value or ()))
         for name in ("after", "before"):
             object.__setattr__(self, name, _moment(name, getattr(self, name)))
+        # Values that no clip could meet are refused here, before anything is read.
         for pattern in self.paths:
             text_pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
@@ -174,7 +185,7 @@ class Filter:
         if set(self.lacks) == set(modalities):
             raise ModalityError("Every clip has a modality: do not name all modalities in `lacks`.")
 
-    def saying(self, words: Iterable[str]) -> "Filter":
+    def with_words(self, words: Iterable[str]) -> "Filter":
         """The same filter with further words."""
         return replace(self, words=tuple(dict.fromkeys((*self.words, *words))))
 
@@ -257,16 +268,13 @@ class ClipFacts:
         times = self._files.column("mtime_ns").combine_chunks()
         return torch.from_numpy(pc.fill_null(pc.take(times, self._rows_of_files), _NO_DATE).to_numpy().copy())
 
-    def words(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip, and whether these are all: [`~gallery.cues.ClipWords.texts`]."""
-        return self._words.texts()
-
     @cached_property
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
         """A number for each clip, `(N,)`, equal for files with the same content (and windows at the same seconds);
         and the rows of clips that share theirs. A clip whose content is unknown shares none."""
         known = self._files.column("sha256").combine_chunks()
         hashes = pc.fill_null(pc.take(known, self._rows_of_files), "")
+        # Windows of one file differ by where they start; where the content is unknown, the name takes its place.
         keys = hashes
         if self._windows is not None:
             keys = pc.binary_join_element_wise(hashes, pc.coalesce(pc.struct_field(self._windows, "start"), ""), "@")
@@ -274,33 +282,38 @@ class ClipFacts:
         numbers = keys.combine_chunks().dictionary_encode().indices.to_numpy()
         return numbers, np.flatnonzero(np.bincount(numbers)[numbers] > 1)
 
-    def fit(self, glob: str) -> torch.Tensor:
+    def _with_path(self, glob: str) -> torch.Tensor:
         """`torch.BoolTensor` of shape `(N,)`: the clips whose path matches a pattern, see [`Filter`]."""
         pattern = text_pattern_of(glob)
         if pattern is None:
             return torch.zeros(len(self.paths), dtype=torch.bool)
         try:
             # by RE2: its time grows only with the length of a name, for any pattern
-            fits = pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$")
+            matches = pc.match_substring_regex(self.paths, f"(?s)^(?:{pattern})$")
         except pa.ArrowInvalid as error:
             raise PatternError(f"The path pattern {glob!r:.80} is invalid: {error}.") from error
-        return torch.from_numpy(np.array(fits, dtype=bool))
+        return torch.from_numpy(np.array(matches, dtype=bool))
 
     def allowed(self, wanted: Filter, among: torch.Tensor | None = None) -> Allowed:
         """The clips that meet a filter, of those `among` some, `(N,)`, if given; raises a ValueError if the filter
         names an unknown modality."""
         modalities = self._gallery.modalities
-        present = self._gallery.modality_mask
+        present = self._gallery.modality_mask  # (N, M)
         wanted.check_modalities(modalities)
-        mask = torch.ones(len(self._names), dtype=torch.bool) if among is None else among.clone()
-        unknown = {}
+        mask = torch.ones(len(self._names), dtype=torch.bool)
+        if among is not None:
+            mask &= among
+
         # Facts that are always known
         if wanted.paths:
-            mask &= torch.stack([self.fit(glob) for glob in wanted.paths]).any(0)
-        for names, expected in ((wanted.has, True), (wanted.lacks, False)):
-            for name in names:
-                mask &= present[:, modalities.index(name)] == expected
+            mask &= torch.stack([self._with_path(glob) for glob in wanted.paths]).any(0)
+        for name in wanted.has:
+            mask &= present[:, modalities.index(name)]
+        for name in wanted.lacks:
+            mask &= ~present[:, modalities.index(name)]
+
         # Facts that may be unknown: such clips pass at first, to be counted if they meet everything else
+        unknown = {}
         if wanted.min_duration is not None or wanted.max_duration is not None:
             unknown[DURATION] = self.seconds.isnan()
             least = -math.inf if wanted.min_duration is None else wanted.min_duration
@@ -308,13 +321,16 @@ class ClipFacts:
             mask &= ((self.seconds >= least) & (self.seconds <= most)) | unknown[DURATION]
         if wanted.after is not None or wanted.before is not None:
             unknown[DATE] = self.changed == _NO_DATE
-            for moment, is_least in ((wanted.after, True), (wanted.before, False)):
-                if moment is not None:
-                    mask &= ((self.changed >= _nanoseconds(moment)) == is_least) | unknown[DATE]
+        if wanted.after is not None:
+            mask &= (self.changed >= _nanoseconds(wanted.after)) | unknown[DATE]
+        if wanted.before is not None:
+            mask &= (self.changed < _nanoseconds(wanted.before)) | unknown[DATE]
         for word in wanted.words:
-            says, is_unknown = map(torch.from_numpy, self._words.say(word))
+            has_word, is_unknown = map(torch.from_numpy, self._words.clips_with(word))
             unknown[WORDS] = unknown.get(WORDS, False) | is_unknown
-            mask &= says | is_unknown
+            mask &= has_word | is_unknown
+
+        # All are counted before any is left out: a clip may lack several facts.
         left_out = {}
         for name, rows in unknown.items():
             count = int((mask & rows).sum())
@@ -334,6 +350,6 @@ __all__ = [
     "Filter",
     "ModalityError",
     "PatternError",
-    "fitting",
+    "path_matcher",
     "text_pattern_of",
 ]

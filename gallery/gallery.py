@@ -47,14 +47,14 @@ from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
 from gallery.provenance import gallery_sha256
 from gallery.published import is_from_hub
-from gallery.rows import FILES, MediaFile, check_hashes, listed, lists_of, modalities_of, strings, texts_of
+from gallery.rows import FILES, MediaFile, abbreviated, check_hashes, lists_of, modalities_of, strings, texts_of
 from gallery.stills import Stills
 from gallery.storage import verify as verify_files
 from gallery.writing import Plan, Writer
 from modeling_scalar.scores_scalar import off_unit
 
 if TYPE_CHECKING:
-    from gallery.hits import Hits, Results
+    from gallery.hits import HitLists, Hits
     from gallery.querying import QueryModel
     from gallery.searching import FolderSearcher
 
@@ -281,7 +281,7 @@ class Gallery(Contents):
 
     def search(
         self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *arguments: Any, **options: Any
-    ) -> "Hits | Results":
+    ) -> "Hits | HitLists":
         """Find the k best clips for texts or vectors, or those most like a clip: [`~gallery.searching.search`]."""
         from gallery.searching import search
 
@@ -409,7 +409,7 @@ class GalleryWriter(Writer):
         check_rows(clip_ids, modality_embeds, modality_mask, self.modalities)
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
-            raise ValueError(f"A clip can be added once per commit; added again: {listed(twice)}.")
+            raise ValueError(f"A clip can be added once per commit; added again: {abbreviated(twice)}.")
         rows = clip_table(
             clip_ids, modality_embeds, modality_mask, problems, seconds, self.dtype, self.has_codes, self.modalities
         )
@@ -443,7 +443,7 @@ class GalleryWriter(Writer):
         found = self.find("clips", clip_ids)
         missing = set(clip_ids).difference(*found.values())
         if missing:
-            raise KeyError(f"There are no clips {listed(sorted(missing))} in {self.folder}.")
+            raise KeyError(f"There are no clips {abbreviated(sorted(missing))} in {self.folder}.")
         return found
 
     def rename_clips(self, names: Mapping[str, str]) -> None:

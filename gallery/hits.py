@@ -8,8 +8,7 @@ import html
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -65,16 +64,17 @@ class Texts(NamedTuple):
     copies: Sequence[tuple[str, ...]]
 
 
+@dataclass(eq=False, repr=False)
 class Hits(Sequence[Hit]):
     """
     The hits of one query as columns, best first, and how they were found. A [`Hit`] is made when it is accessed by its
     index or in a loop; slices are `Hits`. They can be shown by `print` and in a notebook.
 
     Args:
-        modalities (sequence of `str`): names along the axis M.
+        modalities (`tuple[str, ...]`): names along the axis M.
         scores (`torch.FloatTensor` of shape `(K,)`): NaN for listed clips, which have none.
         presence (`torch.BoolTensor` of shape `(K, M)`): the modalities of each clip.
-        read (`Callable`): returns the [`Texts`] of the hits; called when these are first needed.
+        read_texts (`Callable`): returns the [`Texts`] of the hits; called when these are first needed.
         weights (`torch.FloatTensor` of shape `(K, M)`, *optional*): the query's modality weights, if the score has
             weights.
         rows (`torch.LongTensor` of shape `(K,)`, *optional*): indices of the clips in a gallery in a folder.
@@ -84,69 +84,50 @@ class Hits(Sequence[Hit]):
         num_scored (`int`): clips that were scored in full; the others proved to be below the best.
         num_allowed (`int`, *optional*): clips in the gallery that could be hits; by default all.
         num_files (`int`, *optional*): files in a list of files.
-        unknown (`dict[str, int]`, *optional*): how many clips a filter left out because a fact that it needs is
-            unknown, see [`~gallery.filters.Allowed`].
+        unknown (`dict[str, int]`): how many clips a filter left out because a fact that it needs is unknown, see
+            [`~gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, of the search.
         words (`tuple[str, ...]`): the words in quotation marks, which all hits contain.
         root (`str`, *optional*): the folder to which the names of files are relative when shown.
         reason (`str`, *optional*): why there are no hits.
-        notes (`list[str]`): sentences with further remarks on these hits.
+        notes (sequence of `str`): sentences with further remarks on these hits.
         least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
             such searches, see [`~gallery.described.LEAST_SCORE`].
         first_rank (`int`): rank of the first hit; in a list, one more than the number of skipped clips.
     """
 
-    def __init__(
-        self,
-        modalities: Sequence[str],
-        scores: torch.Tensor,
-        presence: torch.Tensor,
-        read: Callable[[], Texts],
-        *,
-        num_clips: int,
-        num_scored: int,
-        weights: torch.Tensor | None = None,
-        rows: torch.Tensor | None = None,
-        matches: torch.Tensor | None = None,
-        num_allowed: int | None = None,
-        num_files: int | None = None,
-        unknown: Mapping[str, int] | None = None,
-        query: str | None = None,
-        like: str | None = None,
-        words: tuple[str, ...] = (),
-        root: str | None = None,
-        reason: str | None = None,
-        notes: Iterable[str] = (),
-        least_score: float | None = None,
-        first_rank: int = 1,
-    ):
-        self.modalities = tuple(modalities)
-        self.scores = scores
-        self.presence = presence
-        self.weights = weights
-        self.rows = rows
-        self.matches = matches
-        self.num_clips = num_clips
-        self.num_scored = num_scored
-        self.num_files = num_files
-        self.num_allowed = num_clips if num_allowed is None else num_allowed
-        self.unknown = dict(unknown or {})
-        self.query = query
-        self.like = like
-        self.words = words
-        self.root = root
-        self.reason = reason
-        self.notes = list(notes)
-        self.least_score = least_score
-        self.first_rank = first_rank
-        self._read = read
+    modalities: tuple[str, ...]
+    scores: torch.Tensor
+    presence: torch.Tensor
+    read_texts: Callable[[], Texts]
+    _: KW_ONLY
+    num_clips: int
+    num_scored: int
+    weights: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
+    matches: torch.Tensor | None = None
+    num_allowed: int | None = None
+    num_files: int | None = None
+    unknown: Mapping[str, int] = field(default_factory=dict)
+    query: str | None = None
+    like: str | None = None
+    words: tuple[str, ...] = ()
+    root: str | None = None
+    reason: str | None = None
+    notes: Sequence[str] = ()
+    least_score: float | None = None
+    first_rank: int = 1
+
+    def __post_init__(self):
+        if self.num_allowed is None:
+            self.num_allowed = self.num_clips
 
     # As a sequence -------------------------------------------------------------------------------------------------
 
     @cached_property
     def texts(self) -> Texts:
         """The texts of the hits, read when they are first needed."""
-        return self._read()
+        return self.read_texts()
 
     @property
     def clip_ids(self) -> list[str]:
@@ -159,11 +140,11 @@ class Hits(Sequence[Hit]):
     def __getitem__(self, index: "int | slice") -> "Hit | Hits":
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
-        row = range(len(self))[index]
+        row = range(len(self))[index]  # also from the end
         weights = None
-        match = None
         if self.weights is not None:
             weights = dict(zip(self.modalities, self.weights[row].tolist(), strict=True))
+        match = None
         if self.matches is not None and not self.matches[row].isnan():
             match = self.matches[row].item()
         return Hit(
@@ -181,20 +162,22 @@ class Hits(Sequence[Hit]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None
-
     def select(self, order: Sequence[int], notes: Iterable[str] = ()) -> "Hits":
         """Some of these hits, in the given order, with more notes."""
-        some = copy(self)
         places = list(order)
-        vars(some).pop("texts", None)
+
+        def read_texts() -> Texts:
+            columns = []
+            for column in self.texts:
+                columns.append([column[place] for place in places])
+            return Texts(*columns)
+
+        columns = {}
         for name in ("scores", "presence", "weights", "rows", "matches"):
             column = getattr(self, name)
             if column is not None:
-                setattr(some, name, column[places])
-        some._read = lambda: Texts(*([column[place] for place in places] for column in self.texts))
-        some.notes = [*self.notes, *notes]
-        return some
+                columns[name] = column[places]
+        return replace(self, read_texts=read_texts, notes=[*self.notes, *notes], **columns)
 
     def best_of_files(self, k: int) -> "Hits":
         """The first hit of each file, for the best `k` files."""
@@ -205,15 +188,20 @@ class Hits(Sequence[Hit]):
 
     def continued(self, rest: "Hits") -> "Hits":
         """These hits followed by those of the same query among other clips."""
-        both = copy(self)
-        vars(both).pop("texts", None)
+
+        def read_texts() -> Texts:
+            columns = []
+            for ours, theirs in zip(self.texts, rest.texts, strict=True):
+                columns.append([*ours, *theirs])
+            return Texts(*columns)
+
+        columns = {}
         for name in ("scores", "presence", "weights", "rows"):
             column = getattr(self, name)
             if column is not None:
-                setattr(both, name, torch.cat([column, getattr(rest, name)]))
-        both._read = lambda: Texts(*([*a, *b] for a, b in zip(self.texts, rest.texts, strict=True)))
-        both.num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
-        return both
+                columns[name] = torch.cat([column, getattr(rest, name)])
+        num_scored = min(self.num_scored + rest.num_scored, self.num_allowed)
+        return replace(self, read_texts=read_texts, num_scored=num_scored, **columns)
 
     @property
     def matches_well(self) -> bool | None:
@@ -227,61 +215,60 @@ class Hits(Sequence[Hit]):
         """What was searched for."""
         if self.query is not None:
             return f"query: {self.query}"
-        return None if self.like is None else f"like: {self.like}"
+        if self.like is not None:
+            return f"like: {self.like}"
+        return None
 
-    # Showing -------------------------------------------------------------------------------------------------------
+    # As text -------------------------------------------------------------------------------------------------------
 
     def name_of(self, hit: Hit) -> str:
         """The name of a hit: its path below `root`, or another identifier, and its seconds."""
-        name = self._below_root(hit.place.path)
-        return name if hit.place.start is None else f"{name} [{hit.place.span}]"
+        return self._below_root(hit.place.path) + _seconds_of(hit)
 
     def _below_root(self, path: str) -> str:
-        is_below = self.root is not None and os.path.isabs(path)
-        return os.path.relpath(path, self.root) if is_below else path
+        if self.root is None or not os.path.isabs(path):
+            return path
+        return os.path.relpath(path, self.root)
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
-        name = self.name_of(hit)
-        seconds = ""
-        if hit.place.start is not None:
-            seconds = f" [{hit.place.span}]"
-            name = name.removesuffix(seconds)
+        name = self._below_root(hit.place.path)
         if len(name) > _NAME_WIDTH:
             mark = "…" if _can_print("…", encoding) else "..."
             name = mark + name[len(mark) - _NAME_WIDTH :]
-        return name + seconds
+        return name + _seconds_of(hit)
 
     def copies_line(self, hit: Hit) -> str:
         """The copies that a hit represents; only if there are some."""
         names = hit.copies[:_COPIES]
-        more = len(hit.copies) - _COPIES
-        if hit.place.start is not None:  # at the same seconds
+        # Copies of a window are at the same seconds, which its own name has already.
+        if hit.place.start is not None:
             names = [name.rpartition("#t=")[0] for name in names]
-        shown = ", ".join(map(self._below_root, names))
-        copies = "1 copy" if len(hit.copies) == 1 else f"{len(hit.copies)} copies"
-        line = f"and {copies}: {shown}"
-        return f"{line} and {more} more" if more > 0 else line
+        count = len(hit.copies)
+        line = f"and {count} {'copy' if count == 1 else 'copies'}: {', '.join(map(self._below_root, names))}"
+        if count > _COPIES:
+            line += f" and {count - _COPIES} more"
+        return line
 
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
         """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
-        lines = [] if self.title is None else [self.title]
+        lines = []
+        if self.title is not None:
+            lines.append(self.title)
         if self.matches_well is False:
             lines.append(NOTHING_MATCHES)
+        # A hit has a line with its name, lines with its weights, and perhaps one with its copies.
         for hit in self[:most]:
-            match = "" if hit.match is None else f"  match {hit.match:+.2f}"
-            lines.append(f"{hit.rank:3}  {hit.score:.3f}{match}  {self._short_name(hit, encoding)}")
+            scores = f"{hit.score:.3f}"
+            if hit.match is not None:
+                scores += f"  match {hit.match:+.2f}"
+            lines.append(f"{hit.rank:3}  {scores}  {self._short_name(hit, encoding)}")
             lines += [f"     {line}" for line in _weights_lines(hit, encoding)]
             if hit.copies:
                 lines.append(f"     {self.copies_line(hit)}")
-        more = len(self) - len(self[:most])
-        if more:
-            lines.append(f"and {more} more")
+        if most is not None and len(self) > most:
+            lines.append(f"and {len(self) - most} more")
         return lines
-
-    def remarks(self) -> list[str]:
-        """Sentences on how the hits were found: how many were scored, and what was left out."""
-        return remarks_of([self])
 
     def __str__(self) -> str:
         return _text([self], None)
@@ -293,7 +280,7 @@ class Hits(Sequence[Hit]):
         return _page([self])
 
 
-class Results(list):
+class HitLists(list):
     """The [`Hits`] of several queries, in order; shown one below the other."""
 
     def __str__(self) -> str:
@@ -314,22 +301,31 @@ def _can_print(text: str, encoding: str) -> bool:
     return True
 
 
+def _seconds_of(hit: Hit) -> str:
+    """The end of the name of a window; nothing for a whole file."""
+    if hit.place.start is None:
+        return ""
+    return f" [{hit.place.span}]"
+
+
 def _weights_lines(hit: Hit, encoding: str) -> list[str]:
-    full, rest, dash = ("█", "░", "–") if _can_print("█░–", encoding) else ("#", ".", "-")
+    """The modalities of a hit, with bars as long as their weights, if they have some."""
+    full, empty, dash = "█░–" if _can_print("█░–", encoding) else "#.-"
     parts = []
     for name, is_there in hit.presence.items():
-        if hit.weights is None:
-            parts += [f"{name} present"] if is_there else []
+        if is_there and hit.weights is None:
+            parts.append(f"{name} present")
         elif is_there:
-            filled = round(hit.weights[name] * _BAR_WIDTH)
-            parts.append(f"{name} {full * filled}{rest * (_BAR_WIDTH - filled)} {hit.weights[name]:.2f}")
-        else:
+            weight = hit.weights[name]
+            filled = round(weight * _BAR_WIDTH)
+            parts.append(f"{name} {full * filled}{empty * (_BAR_WIDTH - filled)} {weight:.2f}")
+        elif hit.weights is not None:
             parts.append(f"{name} {dash} absent")
     return ["  ".join(parts[start : start + _PER_LINE]) for start in range(0, len(parts), _PER_LINE)]
 
 
 def _why_none(hits: Hits) -> str:
-    asked = hits.query if hits.like is None else hits.like
+    asked = hits.like or hits.query
     sentence = "No hits"
     if asked is not None:
         sentence += f" for {asked!r}"
@@ -339,13 +335,19 @@ def _why_none(hits: Hits) -> str:
 
 
 def remarks_of(results: Sequence[Hits]) -> list[str]:
-    """Sentences on how the hits of queries to one gallery were found, each once, with the largest numbers."""
-    sentences = [_why_none(hits) for hits in results if not len(hits)]
-    if results:
-        unknown = max((hits.unknown for hits in results), key=lambda counts: sum(counts.values()))
-        for name, count in unknown.items():
-            clips = "1 clip was" if count == 1 else f"{count:,} clips were"
-            sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
+    """Sentences on how the hits of queries to one gallery were found, each once, with the largest numbers: how many
+    clips were scored, and what was left out."""
+    if not results:
+        return []
+    sentences = []
+    for hits in results:
+        if not len(hits):
+            sentences.append(_why_none(hits))
+    # Queries differ in their words, and so in what is left out.
+    unknown = max((hits.unknown for hits in results), key=lambda counts: sum(counts.values()))
+    for name, count in unknown.items():
+        clips = "1 clip was" if count == 1 else f"{count:,} clips were"
+        sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
     for hits in results:
         sentences += hits.notes
     if any(map(len, results)):
@@ -355,17 +357,22 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
 
 def _how_exact(results: Sequence[Hits]) -> str:
     widest = max(results, key=lambda hits: hits.num_scored)
-    of_all = "" if widest.num_allowed == widest.num_clips else f" of {widest.num_clips:,}"
-    others = f"{widest.num_scored:,} scored in full, the others proved to be below the best"
+    sentence = "Exact"
+    if any(hits.matches is not None for hits in results):
+        sentence = "First stage: exact"
+    sentence += f" among {widest.num_allowed:,}"
+    if widest.num_allowed != widest.num_clips:
+        sentence += f" of {widest.num_clips:,}"
     if widest.num_scored >= widest.num_allowed:
-        others = "all were scored in full"
-    is_reordered = any(hits.matches is not None for hits in results)
-    return f"{'First stage: exact' if is_reordered else 'Exact'} among {widest.num_allowed:,}{of_all} clips: {others}."
+        return f"{sentence} clips: all were scored in full."
+    return f"{sentence} clips: {widest.num_scored:,} scored in full, the others proved to be below the best."
 
 
 def _text(results: Sequence[Hits], most: int | None) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    lines = [line for hits in results for line in hits.lines(encoding, most)]
+    lines = []
+    for hits in results:
+        lines += hits.lines(encoding, most)
     return printable([*lines, *remarks_of(results)], "utf-8")
 
 
@@ -374,20 +381,35 @@ def _escaped(text: str) -> str:
 
 
 def _table(hits: Hits) -> str:
-    head = ["", "score", *(["match"] if hits.matches is not None else []), "clip", *hits.modalities]
+    # All hits have the same columns, also those that lack a match or a modality.
+    has_matches = hits.matches is not None
+    head = ["", "score", "clip", *hits.modalities]
+    if has_matches:
+        head.insert(2, "match")
     lines = [head]
     for hit in hits[:_SHOWN]:
         line = [str(hit.rank), f"{hit.score:.3f}"]
-        if hits.matches is not None:
+        if has_matches:
             line.append("–" if hit.match is None else f"{hit.match:+.2f}")
-        copies = f" {hits.copies_line(hit)}" if hit.copies else ""
-        line.append(hits.name_of(hit)[-500:] + copies)
+        clip = hits.name_of(hit)[-500:]
+        if hit.copies:
+            clip += f" {hits.copies_line(hit)}"
+        line.append(clip)
         for name, is_there in hit.presence.items():
-            present = "present" if hit.weights is None else f"{hit.weights[name]:.2f}"
-            line.append(present if is_there else "absent")
+            if not is_there:
+                line.append("absent")
+            elif hit.weights is None:
+                line.append("present")
+            else:
+                line.append(f"{hit.weights[name]:.2f}")
         lines.append(line)
-    rows = ["".join(f"<td>{_escaped(cell)}</td>" for cell in line) for line in lines]
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    # Names may contain anything, so every cell is escaped.
+    rows = []
+    for line in lines:
+        cells = [f"<td>{_escaped(cell)}</td>" for cell in line]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _page(results: Sequence[Hits]) -> str:
@@ -405,4 +427,4 @@ def _page(results: Sequence[Hits]) -> str:
     return "".join(f"<div>{part}</div>" for part in parts)
 
 
-__all__ = ["NOTHING_MATCHES", "Hit", "Hits", "Results", "Texts", "remarks_of"]
+__all__ = ["NOTHING_MATCHES", "Hit", "HitLists", "Hits", "Texts", "remarks_of"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gallery.contents import kept_rows
 from gallery.gallery import Gallery
-from gallery.rows import listed, texts_of
+from gallery.rows import abbreviated, texts_of
 from gallery.storage import (
     COPY,
     DERIVED,
@@ -142,7 +142,7 @@ class _Repairer(Writer):
             if is_lost:
                 lost.append(path)
         self.remove("files", self.find("files", lost))
-        self.report.append(f"The clips of {listed(lost)} are lost. `scalar index` embeds them again.")
+        self.report.append(f"The clips of {abbreviated(lost)} are lost. `scalar index` embeds them again.")
 
 
 def repair(folder: str | os.PathLike) -> list[str]:

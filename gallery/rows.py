@@ -40,13 +40,17 @@ class MediaFile:
 
     def words(self) -> dict[str, str]:
         """What is known of it in words, by the names of modalities."""
-        return {} if self.texts is None else json.loads(self.texts)
+        if self.texts is None:
+            return {}
+        return json.loads(self.texts)
 
 
-def listed(names: Sequence[Any]) -> str:
+def abbreviated(names: Sequence[Any]) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{list(names[:_NAMED])}{more}"
+    text = str(list(names[:_NAMED]))
+    if len(names) > _NAMED:
+        text += f" and {len(names) - _NAMED} more"
+    return text
 
 
 def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
@@ -87,4 +91,4 @@ def check_hashes(files: pa.Table) -> None:
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 
-__all__ = ["FILES", "MediaFile", "check_hashes", "listed", "lists_of", "modalities_of", "strings", "texts_of"]
+__all__ = ["FILES", "MediaFile", "abbreviated", "check_hashes", "lists_of", "modalities_of", "strings", "texts_of"]

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-from gallery.cues import cues_with, within
 from gallery.described import Described
 from gallery.filters import Filter
 from gallery.hits import Hits
@@ -109,14 +108,6 @@ class Clip:
     def words(self) -> dict[str, list[Cue]]:
         """The words of its file by source: `"subtitle"` or `"speech"`, and `"screen"`."""
         return {}
-
-    def matching(self, words: Sequence[str]) -> list[tuple[str, Cue]]:
-        """The cues that contain one of some words or phrases, with their sources; only those of a window's seconds."""
-        found = []
-        for source, cues in self.words().items():
-            for cue in cues_with(words, within(cues, self.place.start, self.place.stop)):
-                found.append((source, cue))
-        return found
 
 
 class Searcher(Protocol):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from gallery.described import Described, score_options_of
 from gallery.exact.blocks import Block, DamagedVectorsError, block_of
 from gallery.exact.ranking import rank
 from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
-from gallery.hits import Hits, Results, Texts
+from gallery.hits import HitLists, Hits, Texts
 from gallery.querying import (
     Likeness,
     QueryModel,
@@ -34,7 +35,7 @@ from gallery.querying import (
 )
 from gallery.reranking import check_can_match, check_depth
 from gallery.reranking import rerank as rerank_hits
-from gallery.rows import listed, lists_of, strings, texts_of
+from gallery.rows import abbreviated, lists_of, strings, texts_of
 from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
 from gallery.stills import Stills
 from gallery.storage import DamagedFileError
@@ -45,10 +46,9 @@ from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
 _QUERY_BLOCK = 1024
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
 _FILTERS = 8  # filters whose results are cached
-_ALL = Selection()
 
 
-def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
+def are_selected(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
     """Which of the known modalities are selected by name; all of them if no names are given."""
     names = tuple(known if modalities is None else modalities)
     if not names or not set(names) <= set(known):
@@ -62,13 +62,16 @@ def seen_of(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[boo
 def _least_score(described: Described, scoring: Scoring, modalities: Sequence[str] | None, num_clips: int) -> Any:
     """The least score of a match, if it was fitted to searches like this one."""
     least = described.least_score
-    if least is None or scoring.method != least["score_options"]["method"] or set(CALIBRATION) & set(scoring.options):
+    if least is None or num_clips < _FEWEST * least["num_clips"]:
         return None
-    if set(described.modalities if modalities is None else modalities) != set(least["modalities"]):
+    # Other methods, modalities, temperatures and calibrations give scores that mean something else.
+    if scoring.method != least["score_options"]["method"] or set(CALIBRATION) & set(scoring.options):
+        return None
+    if set(modalities or described.modalities) != set(least["modalities"]):
         return None
     if scoring.options.get("query_temperature", described.query_temperature) != described.query_temperature:
         return None
-    return least["score"] if num_clips >= _FEWEST * least["num_clips"] else None
+    return least["score"]
 
 
 def check_supported(searcher: Searcher, among: Selection, *further: str) -> None:
@@ -118,7 +121,7 @@ def search(
     fusion_weight: float | None = None,
     inside: str | None = None,
     **score_parameters: float,
-) -> Hits | Results:
+) -> Hits | HitLists:
     """
     Find the k best clips of each query, exactly.
 
@@ -157,7 +160,7 @@ def search(
             they are given.
 
     Returns:
-        [`Hits`] for one text or clip; [`Results`], a list of `Hits`, for several queries. Best first, equal scores in
+        [`Hits`] for one text or clip; [`HitLists`], a list of `Hits`, for several queries. Best first, equal scores in
         gallery order. They can be printed, and shown in notebooks. Their `matches_well` is None except for queries to
         all clips, scored like the gallery, if the score of a match was fitted ([`~gallery.described.LEAST_SCORE`]).
 
@@ -171,7 +174,6 @@ def search(
     # What is asked for must make sense, and be something that the searcher can do.
     if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
         queries = torch.from_numpy(queries)
-    described = searcher.described
     is_texts = queries is not None and not isinstance(queries, torch.Tensor)
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
@@ -181,21 +183,23 @@ def search(
         raise ValueError("`fusion_weight` needs the second stage: set `rerank` to the number of hits to reorder.")
     if rerank is not None and not is_texts:
         raise ValueError("The second stage needs texts: use `rerank` only with text queries.")
-    wanted = Filter()
-    mask = allowed
+    described = searcher.described
+    if modalities is not None:
+        modalities = tuple(modalities)
+    among = Selection(modalities=modalities, inside=inside, unique=unique)
     if isinstance(allowed, Filter):
-        wanted = allowed
-        mask = None
-    chosen = None if modalities is None else tuple(modalities)
-    among = Selection(wanted, mask, chosen, inside=inside, unique=unique)
-    check_supported(searcher, among, *([] if rerank is None else ["rerank"]))
+        among = replace(among, filter=allowed)
+    else:
+        among = replace(among, mask=allowed)
+    further = [] if rerank is None else ["rerank"]
+    check_supported(searcher, among, *further)
 
-    # Every kind of query becomes vectors; the words in quotation marks are conditions.
+    # Every kind of query becomes vectors, (Q, D); the words in quotation marks are conditions.
     name = None
     if is_texts:
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
-            return Results()
+            return HitLists()
         asked, words = split_queries(texts)
         model = load_query_model(described) if load is None else load()
         if rerank is not None:
@@ -208,37 +212,39 @@ def search(
     elif like is None:
         embeds = queries
         method = method or "scalar"
-        texts = [None] * (len(queries) if queries.ndim else 0)
-        words = [()] * len(texts)
+        texts = [None] * len(embeds)
+        words = [()] * len(embeds)
     else:
         texts = [None]
         words = [()]
+        # The gallery's own score, except for what was fitted to queries of words.
         own = score_options_of(described.metadata)
         method = method or own["method"]
-        fitted = {}
         if method == own["method"]:
             fitted = {option: value for option, value in own.items() if option not in ("method", *WEIGHING)}
-        score_parameters = fitted | dict.fromkeys(CALIBRATION) | score_parameters
-        seen = torch.tensor(seen_of(modalities, described.modalities))
+            score_parameters = fitted | score_parameters
+        score_parameters = dict.fromkeys(CALIBRATION) | score_parameters
+        selected = torch.tensor(are_selected(modalities, described.modalities))
         if isinstance(like, Likeness):
             name = like.name
-            embeds = query_like(like.embeds, like.mask & seen)
+            embeds = query_like(like.embeds, like.mask & selected)
         else:
             name = like
             (clip,) = searcher.clips([like])
-            embeds = query_like(clip.modality_embeds, clip.modality_mask & seen)
+            embeds = query_like(clip.modality_embeds, clip.modality_mask & selected)
             among = replace(among, without=like)
-    given = {} if query_temperature is None else {"query_temperature": query_temperature}
-    scoring = Scoring(method, given | score_parameters)
+    if query_temperature is not None:
+        score_parameters = {"query_temperature": query_temperature} | score_parameters
+    scoring = Scoring(method, score_parameters)
 
-    # Queries with the same words are ranked at once.
+    # Queries with the same words are ranked at once. Without queries, the shape of their tensor is still checked.
     size = max(k, rerank or 0)
     per_file = per_file and described.metadata.get(SEGMENT) is not None
     found: list[Hits] = [None] * len(texts)
     for quoted in dict.fromkeys(words) or [()]:
         rows = [row for row, of_query in enumerate(words) if of_query == quoted]
-        some = replace(among, filter=wanted.saying(quoted)) if quoted else among
-        is_of_all = mask is None and inside is None and some.filter.is_empty
+        some = replace(among, filter=among.filter.with_words(quoted))
+        is_of_all = some.mask is None and some.inside is None and some.filter.is_empty
         for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, some), strict=True):
             if per_file:
                 hits = _best_of_files(hits, size, searcher, embeds[row : row + 1], scoring, some)
@@ -249,14 +255,17 @@ def search(
                 hits.least_score = _least_score(described, scoring, modalities, hits.num_clips)
             found[row] = hits
 
-    # The second stage reads the files of the first hits.
+    # The second stage reads the files of the first hits, each once for all queries.
     if rerank is not None:
-        first = {clip_id for hits in found for clip_id in hits[:rerank].clip_ids}
+        first = set()
+        for hits in found:
+            first.update(hits[:rerank].clip_ids)
         clips = {clip.clip_id: clip for clip in searcher.clips(list(first))}
-        found = rerank_hits(found, model, clips, rerank, chosen or described.modalities, fusion_weight)
+        found = rerank_hits(found, model, clips, rerank, modalities or described.modalities, fusion_weight)
         found = [hits[:k] for hits in found]
-    results = Results(found)
-    return results[0] if like is not None or isinstance(queries, str) else results
+    if like is not None or isinstance(queries, str):
+        return found[0]
+    return HitLists(found)
 
 
 # Of a gallery in a folder --------------------------------------------------------------------------------------------
@@ -272,7 +281,9 @@ class FolderClip(Clip):
     def media(self) -> Path | None:
         """Its file, if it is here, has not changed, and may be shown to others."""
         path = self.searcher.gallery.own_media_of(self.place, self.record)
-        return None if path is None else Path(path)
+        if path is None:
+            return None
+        return Path(path)
 
     @property
     def still(self) -> Path | None:
@@ -304,8 +315,8 @@ class FolderClip(Clip):
     def words(self) -> dict[str, list[Cue]]:
         """The words of its file by source: `"subtitle"` or `"speech"`, and `"screen"`."""
         found = words_of_file(self.searcher.gallery, self.place.path, self.record, self.transcripts)
-        others = [cue for cues in found.others for cue in cues]
-        return {SPEECH if found.is_heard else "subtitle": found.said, "screen": others}
+        source = SPEECH if found.is_transcript else "subtitle"
+        return {source: found.spoken, "screen": list(chain(*found.others))}
 
 
 class FolderSearcher:
@@ -355,7 +366,9 @@ class FolderSearcher:
         if newest is gallery:
             return self
         newest.query_model = gallery.query_model
-        searcher = newest.searcher if self.device.type == "cpu" else FolderSearcher(newest, self.device)
+        searcher = newest.searcher
+        if self.device.type != "cpu":
+            searcher = FolderSearcher(newest, self.device)
         searcher.clip_words = ClipWords(newest, self.clip_words)
         return searcher
 
@@ -363,15 +376,17 @@ class FolderSearcher:
         """The number of clips by modality, of those whose subtitles are recognised `"speech"`, and of `"files"` in a
         gallery of windows."""
         gallery = self.gallery
-        mask = self.gallery.modality_mask
+        mask = gallery.modality_mask
         found = dict(zip(gallery.modalities, mask.sum(0).tolist(), strict=True))
+        # A transcript without words records that nothing is said, so its clips must have subtitles, too.
         found[SPEECH] = 0
         hashes = list(Transcripts(gallery.path, SPEECH).hashes())
         if hashes and "subtitle" in gallery.modalities:
             files = gallery.file_rows
-            heard = files.column("path").filter(pc.is_in(files.column("sha256"), value_set=strings(hashes)))
+            is_transcribed = pc.is_in(files.column("sha256"), value_set=strings(hashes))
+            paths = files.column("path").filter(is_transcribed).combine_chunks()
             has_words = mask[:, gallery.modalities.index("subtitle")]
-            found[SPEECH] = int((has_words & self._is_of(heard.combine_chunks())).sum())
+            found[SPEECH] = int((has_words & self._is_of(paths)).sum())
         if gallery.metadata.get(SEGMENT) is not None:
             found["files"] = len(self.windows_of_files)
         return found
@@ -390,24 +405,24 @@ class FolderSearcher:
         """Find the exact k best clips of each query, `(Q, D)` of unit norm: see [`~gallery.searcher.Searcher`]."""
         gallery = self.gallery
         queries = check_vectors(queries, gallery.dim)
-        seen = seen_of(among.modalities, gallery.modalities)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
         # What is ranked is all stored clips, also removed ones; a filter knows only the others.
-        block = self._block_of(seen)
+        block = self._block_of(are_selected(among.modalities, gallery.modalities))
         allowed = self.allowed(among)
         if allowed is not None:
             block = block.limited(self._is_there.clone().masked_scatter_(self._is_there, allowed.mask))
         facts = self._facts(allowed)
+
         found = []
         for some in queries.split(_QUERY_BLOCK):
             try:
                 ranking = rank(block, some, min(k, len(gallery)), scoring.method, **options)
             except DamagedVectorsError as error:
-                names = listed(self._texts(error.rows).clip_ids)
+                names = abbreviated(self._texts(error.rows, Selection(), None).clip_ids)
                 reason = f"holds vectors that are not as they were written, of {names}"
                 raise DamagedFileError(gallery.path, reason, gallery.path) from error
-            presence = self._presence[ranking.rows]
-            rows = self._kept_rows[ranking.rows]
+            presence = self._presence[ranking.rows]  # (Q, K, M)
+            rows = self._kept_rows[ranking.rows]  # (Q, K)
             # A row holds fewer hits where fewer clips have a score.
             for query, count in enumerate((ranking.scores > -math.inf).sum(1).tolist()):
                 hits = Hits(
@@ -447,38 +462,36 @@ class FolderSearcher:
         """The index of each clip in the gallery, in which removed clips do not count."""
         return self._is_there.cumsum(0) - 1
 
-    def _block_of(self, seen: tuple[bool, ...]) -> Block:
+    def _block_of(self, selected: tuple[bool, ...]) -> Block:
         """The clips with only the selected modalities; cached for each selection."""
-        if all(seen):
+        if all(selected):
             return self.block
-        if seen not in self._partial:
-            self._partial[seen] = self.block.with_modalities(torch.tensor(seen))
-        return self._partial[seen]
+        if selected not in self._partial:
+            self._partial[selected] = self.block.with_modalities(torch.tensor(selected))
+        return self._partial[selected]
 
-    def _texts(self, rows: torch.Tensor, among: Selection = _ALL, allowed: Allowed | None = None) -> Texts:
+    def _texts(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> Texts:
         """The texts of stored clips."""
         if not len(rows):
             return Texts([], [], [], [])
+        # Tables are read in ascending order; what is read is then put in the order of the hits.
         order, places = rows.unique(return_inverse=True)
+        places = places.tolist()
         tables = [part.table for part in self.gallery.parts]
         table = taken(tables, order.numpy(), ("clip_id", "problems"))
         names = texts_of(table, "clip_id")
         problems = lists_of(table, "problems")
-        clip_ids = [names[place] for place in places.tolist()]
+        clip_ids = [names[place] for place in places]
         copies = [()] * len(clip_ids)
         if among.unique:
             copies = self._copies(self._kept_rows[rows], among, allowed)
-        return Texts(
-            clip_ids,
-            self.gallery.places_of(clip_ids),
-            [tuple(problems[place]) for place in places.tolist()],
-            copies,
-        )
+        problems = [tuple(problems[place]) for place in places]
+        return Texts(clip_ids, self.gallery.places_of(clip_ids), problems, copies)
 
     def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
         """Why a search with this score, among these clips, finds nothing."""
         path = self.gallery.path
-        others = len(self) - (among.without is not None)
+        others = len(self) - (among.without is not None)  # a clip is not similar to itself
         other = "" if among.without is None else "other "
         if not others:
             return f"{path} holds no {other}clips"
@@ -499,20 +512,25 @@ class FolderSearcher:
         is_restricted = among.without is not None or among.inside is not None or among.outside
         if not is_restricted and not (among.unique and len(self.clip_facts.contents[1])):
             return found
-        mask = torch.ones(len(self), dtype=torch.bool) if found is None else found.mask.clone()
+        mask = torch.ones(len(self), dtype=torch.bool)
+        unknown = {}
+        if found is not None:
+            mask &= found.mask
+            unknown = found.unknown
         if among.without is not None:
             mask[self.gallery.row_of(among.without)] = False
         if among.inside is not None:
             mask &= self._is_of(strings([among.inside]))
         if among.outside:
             mask &= ~self._is_of(strings(among.outside))
+        # Of the clips that share a content, only the first one that meets the other conditions stays.
         if among.unique:
             contents, shared = self.clip_facts.contents
             rows = shared[mask.numpy()[shared]]
             _, first = np.unique(contents[rows], return_index=True)
             mask[rows] = False
             mask[rows[first]] = True
-        return Allowed(mask, {} if found is None else found.unknown)
+        return Allowed(mask, unknown)
 
     def _filtered(self, wanted: Filter, mask: torch.Tensor | None) -> Allowed | None:
         """The clips of a mask that meet a filter. The results of the last few filters are cached."""
@@ -520,8 +538,10 @@ class FolderSearcher:
             raise ValueError(
                 f"`allowed` must be a bool tensor of shape {(len(self),)}, got {mask.dtype} {tuple(mask.shape)}."
             )
+        if mask is None and wanted.is_empty:
+            return None
         if wanted.is_empty:
-            return None if mask is None else Allowed(mask)
+            return Allowed(mask)
         if mask is not None:
             return self.clip_facts.allowed(wanted, mask)
         found = self._allowed.pop(wanted, None) or self.clip_facts.allowed(wanted)
@@ -557,23 +577,22 @@ class FolderSearcher:
         gallery = self.gallery
         if not clip_ids:
             return []
+        # Rows are found by one pass over all names, and read in the order of `clip_ids`.
         names = gallery.clips.column("clip_id")
         at = np.flatnonzero(np.array(pc.is_in(names, value_set=strings(clip_ids))))
         known = dict(zip(names.take(at).to_pylist(), at.tolist(), strict=True))
-        missing = [clip_id for clip_id in clip_ids if clip_id not in known]
-        if missing:
-            raise KeyError(f"There is no clip {missing[0]!r} in {gallery.path}.")
-        places = gallery.places_of(clip_ids)
+        for clip_id in clip_ids:
+            if clip_id not in known:
+                raise KeyError(f"There is no clip {clip_id!r} in {gallery.path}.")
         rows = [known[clip_id] for clip_id in clip_ids]
         table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
-        embeds = embeds_of(table).float()
-        mask = presence_of(table)
-        problems = lists_of(table, "problems")
+        problems = map(tuple, lists_of(table, "problems"))
+        places = gallery.places_of(clip_ids)
         records = gallery.files_at({place.path for place in places})
         found = []
-        for row, (clip_id, place) in enumerate(zip(clip_ids, places, strict=True)):
-            about = clip_id, place, embeds[row], mask[row], tuple(problems[row]), records.get(place.path)
-            found.append(FolderClip(*about, searcher=self))
+        columns = clip_ids, places, embeds_of(table).float(), presence_of(table), problems
+        for clip_id, place, embeds, mask, lost in zip(*columns, strict=True):
+            found.append(FolderClip(clip_id, place, embeds, mask, lost, records.get(place.path), searcher=self))
         return found
 
     @cached_property
@@ -609,4 +628,4 @@ class FolderSearcher:
         )
 
 
-__all__ = ["FolderClip", "FolderSearcher", "check_supported", "search", "seen_of"]
+__all__ = ["FolderClip", "FolderSearcher", "are_selected", "check_supported", "search"]

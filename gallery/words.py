@@ -13,32 +13,48 @@ _WORD = re.compile(rf"[{_SPACELESS}]|[^\W_{_SPACELESS}]+")
 
 
 def _plain(text: str) -> str:
+    """A text without case and accents."""
     if text.isascii():
         return text.lower()
-    return "".join(letter for letter in normalize("NFKD", normalize("NFKD", text).casefold()) if not combining(letter))
+    letters = normalize("NFKD", normalize("NFKD", text).casefold())
+    return "".join(letter for letter in letters if not combining(letter))
 
 
 def folded(text: str) -> str:
     """The words of a text in the form in which they are compared, each between two spaces; `""` if there are none."""
     words = _WORD.findall(_plain(text))
-    return f" {' '.join(words)} " if words else ""
+    if not words:
+        return ""
+    return f" {' '.join(words)} "
 
 
-def places_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
+def spans_of(words: Iterable[str], text: str) -> list[tuple[int, int]]:
     """Where words or phrases occur in a text: first character, and the one after the last."""
-    letters = [(letter, place) for place, original in enumerate(text) for letter in _plain(original)]
-    found = list(_WORD.finditer("".join(letter for letter, _ in letters)))
-    said = [match[0] for match in found]
+    # One character may fold to several or none, so each folded one keeps the place of its original.
+    letters = []
+    places = []
+    for place, original in enumerate(text):
+        plain = _plain(original)
+        letters += plain
+        places += [place] * len(plain)
+    matches = list(_WORD.finditer("".join(letters)))
+    known = [match[0] for match in matches]
+
     spans = set()
-    for wanted in (folded(word).split() for word in words):
-        for first in range(len(said) - len(wanted) + 1):
-            if wanted and said[first : first + len(wanted)] == wanted:
-                start = letters[found[first].start()][1]
-                stop = letters[found[first + len(wanted) - 1].end() - 1][1] + 1
-                while stop < len(text) and combining(text[stop]):
-                    stop += 1
-                spans.add((start, stop))
+    for word in words:
+        wanted = folded(word).split()
+        if not wanted:
+            continue
+        for first in range(len(known) - len(wanted) + 1):
+            last = first + len(wanted) - 1
+            if known[first : last + 1] != wanted:
+                continue
+            stop = places[matches[last].end() - 1] + 1
+            # An accent may be a character of its own after its letter.
+            while stop < len(text) and combining(text[stop]):
+                stop += 1
+            spans.add((places[matches[first].start()], stop))
     return sorted(spans)
 
 
-__all__ = ["folded", "places_of"]
+__all__ = ["folded", "spans_of"]

@@ -33,13 +33,13 @@ import torch
 from psycopg import sql
 
 from gallery.columns import check_modality
-from gallery.cues import cues_of
+from gallery.cues import subtitle_cues
 from gallery.described import Described, NoClipError
 from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
-from gallery.searching import check_supported, seen_of
+from gallery.searching import are_selected, check_supported
 from gallery.transcripts import Cue
 from gallery.windows import Place, place_of_clip
 from gallery.words import folded
@@ -231,7 +231,7 @@ class TableClip(Clip):
         media = self.media
         if media is None:
             return {}
-        return {"subtitle": cues_of(str(media))}
+        return {"subtitle": subtitle_cues(str(media))}
 
 
 # Statements ----------------------------------------------------------------------------------------------------------
@@ -666,7 +666,7 @@ class _Ranking:
         self.pushed = searcher.pushed
         self.connection = connection
         self.options = options
-        self.seen = seen_of(among.modalities, self.pushed.modalities)
+        self.seen = are_selected(among.modalities, self.pushed.modalities)
         self.condition = condition_of(among, self.pushed.modalities)
         self.num_allowed: int | None = None
         self.unknown: dict[str, int] = {}

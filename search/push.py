@@ -109,7 +109,7 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
 def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
     """The clips of a gallery, in order, some at a time."""
     known = gallery.searcher.clip_facts
-    words, are_all = known.words()
+    words, are_all = gallery.searcher.clip_words.texts()
     facts = zip(known.seconds.tolist(), known.changed.tolist(), words, are_all, strict=True)
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])

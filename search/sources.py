@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from gallery.filters import fitting
+from gallery.filters import path_matcher
 from gallery.tables import is_table, read_table
 from modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
 
@@ -41,7 +41,7 @@ class FileSelection:
     """
 
     def __init__(self, exclude: Iterable[str] = ()):
-        self._is_excluded = fitting(exclude)
+        self._is_excluded = path_matcher(exclude)
         self.left_out: set[str] = set()
         self.not_utf8: set[str] = set()
         self.unused: dict[str, list[str]] = {}

@@ -20,7 +20,7 @@ from gallery.columns import clip_table, precision_of, problems_of_clips, query_t
 from gallery.described import MODALITIES, modalities_in
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.provenance import gallery_manifest
-from gallery.rows import listed, texts_of
+from gallery.rows import abbreviated, texts_of
 from gallery.storage import TABLES
 from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
 
@@ -106,7 +106,7 @@ class Embeddings:
             ids = Counter(getattr(self, name))
             repeated = sorted(ids - Counter(ids.keys()))  # what is left if each is taken once
             if repeated:
-                raise ValueError(f"`{name}` must be unique, repeated: {listed(repeated)}.")
+                raise ValueError(f"`{name}` must be unique, repeated: {abbreviated(repeated)}.")
         if len(self.captions) != queries:
             raise ValueError(f"Expected one caption per query, got {len(self.captions)} for {queries}.")
 
@@ -119,11 +119,11 @@ class Embeddings:
             raise ValueError("`pairs` must be unique: a query describes a clip or not.")
         lost = torch.ones(queries, dtype=torch.bool).index_fill(0, self.pairs[:, 0], False)
         if lost.any():
-            names = listed(_chosen(self.query_ids, lost))
+            names = abbreviated(_chosen(self.query_ids, lost))
             raise ValueError(f"Every query must describe a clip; these describe none: {names}.")
         empty = _chosen(self.clip_ids, ~self.modality_mask.any(dim=1))
         if empty:
-            raise ValueError(f"Every clip needs at least one modality; these have none: {listed(empty)}.")
+            raise ValueError(f"Every clip needs at least one modality; these have none: {abbreviated(empty)}.")
 
     def score_inputs(self, queries: slice | torch.Tensor, clips: slice | torch.Tensor) -> dict[str, Any]:
         """Return some queries and clips as arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`]."""
@@ -148,8 +148,8 @@ class Embeddings:
         bad_clips = _chosen(self.clip_ids, clips)
         if bad_queries or bad_clips:
             raise ValueError(
-                f"Embeddings must be finite; they are not for the captions {listed(bad_queries)} and the clips "
-                f"{listed(bad_clips)}."
+                f"Embeddings must be finite; they are not for the captions {abbreviated(bad_queries)} and the clips "
+                f"{abbreviated(bad_clips)}."
             )
 
     def check_unit(self) -> None:
@@ -165,8 +165,8 @@ class Embeddings:
         clips = _chosen(self.clip_ids, clips)
         if captions or clips:
             raise ValueError(
-                f"Embeddings must have unit norm; they do not for the captions {listed(captions)} and the clips "
-                f"{listed(clips)}. Normalize them; a modality that a clip lacks must be marked absent."
+                f"Embeddings must have unit norm; they do not for the captions {abbreviated(captions)} and the clips "
+                f"{abbreviated(clips)}. Normalize them; a modality that a clip lacks must be marked absent."
             )
 
     def manifest(self) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Te
     rows = pc.index_in(described, value_set=pa.array(clip_ids, pa.string()))
     if rows.null_count:
         unknown = described.filter(pc.is_null(rows)).unique().to_pylist()
-        raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {listed(unknown)}.")
+        raise ValueError(f"Queries in {where} describe clips that are not in the gallery: {abbreviated(unknown)}.")
     pairs = [query_rows.to_numpy(), rows.to_numpy()]
     return torch.from_numpy(np.stack(pairs, axis=1).astype(np.int64))
 

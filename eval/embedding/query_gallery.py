@@ -12,7 +12,7 @@ from eval.benchmarks.rows import group_rows
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery
-from gallery.rows import listed
+from gallery.rows import abbreviated
 from gallery.windows import SEGMENT, place_of_clip
 
 
@@ -59,7 +59,7 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
 
     # A gallery of windows may hold parts of a file that is missing as a whole: the message then says what to do.
     segment = gallery.metadata.get(SEGMENT)
-    problem = f"{len(lost)} of {len(clip_ids)} clips are not in the gallery {gallery.path}: {listed(list(lost))}."
+    problem = f"{len(lost)} of {len(clip_ids)} clips are not in the gallery {gallery.path}: {abbreviated(list(lost))}."
     if segment is not None:
         files = {place_of_clip(name).path for name in row_of_name}
         cut = []

@@ -115,7 +115,7 @@ class SearchRequest(Asked):
     def allowed(self) -> Filter:
         """The gallery's filter on clips, with the words that the query has in quotation marks."""
         _, words = split_query(self.query)
-        return super().allowed.saying(words)
+        return super().allowed.with_words(words)
 
 
 class LikeRequest(Asked):

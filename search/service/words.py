@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from gallery.cues import within
+from gallery.cues import cues_between
 from gallery.querying import split_query
 from gallery.searcher import Clip
 from gallery.transcripts import Cue
-from gallery.words import folded, places_of
+from gallery.words import folded, spans_of
 
 from .models import Said
 
@@ -46,7 +46,7 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     for cue, words in zip(cues, matches, strict=True):
         value = sum(1 / num_cues[word] for word in words)
         if quoted:
-            value += len(asked) * len(places_of(quoted, cue.text))
+            value += len(asked) * len(spans_of(quoted, cue.text))
         worth.append(value)
     # Choose by worth, and return in order of time.
     order = sorted(range(len(cues)), key=lambda place: -worth[place])
@@ -69,7 +69,7 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
     sources = {}
     for source, cues in clip.words().items():
         sources |= dict.fromkeys(cues, source)
-    cues = within(sorted(sources), clip.place.start, clip.place.stop)
+    cues = cues_between(sorted(sources), clip.place.start, clip.place.stop)
     chosen = best_cues(cues, query, most)
     if is_all and len(cues) <= most:
         matches = dict(chosen)
@@ -77,7 +77,7 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
     _, quoted = split_query(query)
     lines = []
     for cue, is_asked in chosen:
-        marks = places_of(quoted, cue.text)
+        marks = spans_of(quoted, cue.text)
         lines.append(Said(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
     return lines, len(cues)
 

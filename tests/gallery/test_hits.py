@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gallery.filters import Filter
-from gallery.hits import NOTHING_MATCHES, Hit, Hits, Results, remarks_of
+from gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
 from gallery.windows import place_of_clip
 from modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import hits_of, make_clips, make_queries, write
@@ -46,7 +46,7 @@ def test_that_nothing_matches_well_is_said_above_the_hits():
         assert str(hits).splitlines()[: 2 + is_said] == [
             "query: a dog", *[NOTHING_MATCHES] * is_said, "  1  0.500  a.mp4"
         ]  # fmt: skip
-        assert Results([hits])._repr_html_().count(NOTHING_MATCHES) == is_said
+        assert HitLists([hits])._repr_html_().count(NOTHING_MATCHES) == is_said
 
 
 def test_the_second_stage_and_scores_without_weights_are_shown():
@@ -71,7 +71,7 @@ def test_the_second_stage_and_scores_without_weights_are_shown():
     ],
 )
 def test_exactness_counts_what_could_be_a_hit(options, reported):
-    assert make_hits("/v/1.mp4", **options).remarks() == [reported]
+    assert remarks_of([make_hits("/v/1.mp4", **options)]) == [reported]
 
 
 def test_remarks_are_reported_once_for_all_queries():
@@ -87,8 +87,8 @@ def test_remarks_are_reported_once_for_all_queries():
         "A note.",
         "Exact among 1,000 clips: 20 scored in full, the others proved to be below the best.",
     ]
-    assert str(Results(results)).count("\nA note.") == 1 and str(Results([])) == ""
-    assert make_hits(reason="x").remarks() == ["No hits for 'a dog': x."]  # nothing is exact about it
+    assert str(HitLists(results)).count("\nA note.") == 1 and str(HitLists([])) == ""
+    assert remarks_of([make_hits(reason="x")]) == ["No hits for 'a dog': x."]  # nothing is exact about it
 
 
 def test_what_a_terminal_would_obey_is_escaped(monkeypatch):
@@ -106,7 +106,7 @@ def test_a_prompt_shows_the_first_of_many_and_print_all_of_them():
 
 
 def test_a_notebook_shows_a_table_in_which_names_are_texts():
-    page = Results([make_hits(ODD, query="<script>"), make_hits(query="x</div>", reason="<i>")])._repr_html_()
+    page = HitLists([make_hits(ODD, query="<script>"), make_hits(query="x</div>", reason="<i>")])._repr_html_()
     assert r"/v/&lt;b onload=x&gt;&amp;amp; &quot;odd&quot; \x1b[31m\u202e.mp4".removeprefix("/v/") in page
     assert "query: &lt;script&gt;" in page and "<td>0.73</td><td>0.27</td><td>absent</td>" in page
     assert "No hits for &#x27;x&lt;/div&gt;&#x27;: &lt;i&gt;." in page
@@ -135,10 +135,10 @@ def test_hits_of_a_gallery_carry_what_is_reported(tmp_path):
     gallery = write(tmp_path, make_clips(30))
     (hits,) = gallery.search(make_queries(1), 3, allowed=Filter(has="audio"))
     assert hits.root == "/clips" and hits.name_of(hits[0]) == hits[0].clip_id.removeprefix("/clips/")
-    assert hits.remarks()[-1].startswith(f"Exact among {hits.num_allowed} of 30 clips")
+    assert remarks_of([hits])[-1].startswith(f"Exact among {hits.num_allowed} of 30 clips")
     (none,) = gallery.search(make_queries(1), 3, allowed=Filter(paths="nowhere"))
-    assert none.remarks()[0].startswith(
+    assert remarks_of([none])[0].startswith(
         f"No hits: the filter leaves none of the 30 clips in {tmp_path}: no path matches"
     )
     (none,) = gallery.search(make_queries(1), allowed=Filter(lacks="audio"), method="audio")
-    assert "clips that the filter leaves has what the score 'audio' needs" in none.remarks()[0]
+    assert "clips that the filter leaves has what the score 'audio' needs" in remarks_of([none])[0]

@@ -11,7 +11,7 @@ from gallery.decoding import sandboxed
 from gallery.embedding import embed_clips
 from gallery.filters import Filter
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import Hits, Results
+from gallery.hits import HitLists, Hits
 from gallery.querying import NothingToCompareError, embed_captions, query_like
 from gallery.searcher import Selection
 from gallery.windows import SEGMENT
@@ -46,7 +46,7 @@ def test_texts_are_embedded_by_the_model_of_the_gallery_which_is_loaded_once(ask
     assert not count
     results = gallery.search(texts, k=4)
     expected = gallery.search(embed_captions(*loaded, texts), 4, method=loaded[0].score_options()["method"])
-    assert results == expected and isinstance(results, Results) and [len(hits) for hits in results] == [4, 4]
+    assert results == expected and isinstance(results, HitLists) and [len(hits) for hits in results] == [4, 4]
     one = gallery.search(texts[1], k=4)
     assert isinstance(one, Hits) and one == gallery.search(embed_captions(*loaded, texts[1:]), 4)[0]
     assert one.query == texts[1] == results[1].query

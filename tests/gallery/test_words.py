@@ -16,7 +16,7 @@ from gallery.media import clip_stat
 from gallery.querying import split_query
 from gallery.searcher import Selection
 from gallery.transcripts import Transcripts
-from gallery.words import folded, places_of
+from gallery.words import folded, spans_of
 from tests.gallery.conftest import MADE_BY
 
 DIM = 4
@@ -56,7 +56,7 @@ def test_what_is_quoted_is_read_by_the_model_without_the_marks_and_must_be_said(
     ],
 )
 def test_case_accents_and_what_stands_between_words_do_not_count(words, text, marked):
-    assert [text[start:stop] for start, stop in places_of([words], text)] == marked
+    assert [text[start:stop] for start, stop in spans_of([words], text)] == marked
     assert (folded(words) in folded(text)) == bool(marked)
 
 
@@ -226,10 +226,6 @@ def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(pla
     assert [hits.words for hits in found] == [("Karin",), (), ("Karin", "the sea")]
 
 
-def test_a_clip_tells_when_words_are_said_in_it_also_over_two_cues(place):
-    spoken, heard = place.gallery.searcher.clips([str(place.folder / f"{name}.mp4") for name in ("spoken", "heard")])
-    assert spoken.matching(["good dog"]) == [("subtitle", (1, 2, "Good")), ("subtitle", (2, 3, "dog."))]
-    assert spoken.matching(["karin", "cat"]) == [("subtitle", (0, 1, "Karin, sit!"))] and not spoken.matching(["sea"])
-    assert heard.matching(["karin"]) == [("speech", (0, 1, "Karín barks"))]
+def test_a_clip_that_is_not_there_is_named(place):
     with pytest.raises(KeyError, match="nowhere"):
-        place.gallery.searcher.clips([spoken.clip_id, "nowhere"])
+        place.gallery.searcher.clips([str(place.folder / "spoken.mp4"), "nowhere"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from gallery.cues import read_cues, within
+from gallery.cues import cues_between, read_cues
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
 from gallery.windows import clip_id_of
@@ -51,7 +51,9 @@ def test_the_words_that_fit_best_are_those_that_the_query_shares_with_few():
     assert best_cues(CUES, "dogs", 2) == [(CUES[0], True), (CUES[2], True)]  # in another form, too
     assert best_cues(CUES, "thunder", 2) == [(CUES[0], False), (CUES[1], False)] and best_cues([], "a", 2) == []
     assert (
-        within(CUES, 1.5, 2.2) == [CUES[1]] and within(CUES, None, None) == CUES and within(CUES, 3, None) == CUES[2:]
+        cues_between(CUES, 1.5, 2.2) == [CUES[1]]
+        and cues_between(CUES, None, None) == CUES
+        and cues_between(CUES, 3, None) == CUES[2:]
     )
 
 
