@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from modeling_scalar.processing_scalar import Clip
 
-Item, Result, Note = TypeVar("Item"), TypeVar("Result"), TypeVar("Note")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Note = TypeVar("Note")
 
 
 def check_reading(batch_size: int, num_workers: int) -> None:
@@ -52,7 +54,7 @@ def in_background(function: Callable[[Item], Result], batches: Iterable[Item], n
 
 
 @dataclass(eq=False)
-class Batch:
+class ReadBatch:
     """
     Consecutive items that have been read.
 
@@ -79,7 +81,7 @@ def read_batches(
     read: "Callable[[Item], tuple[Note, Clip | None]]",
     batch_size: int,
     num_workers: int,
-) -> Generator[Batch, None, None]:
+) -> Generator[ReadBatch, None, None]:
     """
     Read and process items in the background, in order.
 
@@ -94,14 +96,26 @@ def read_batches(
         num_workers (`int`): items that are read at a time.
     """
 
-    def prepare(reading: list[Future]) -> Batch:
-        notes, clips = list(zip(*(future.result() for future in reading), strict=True)) or ((), ())
-        embeddable = [place for place, clip in enumerate(clips) if clip is not None]
-        features = processor(clips=[clips[place] for place in embeddable]) if embeddable else None
-        if features is not None and torch.cuda.is_available():
-            for name, values in features.items():  # into memory from which a GPU copies while others compute
-                features[name] = values.pin_memory() if isinstance(values, torch.Tensor) else values
-        return Batch(list(notes), embeddable, features)
+    def prepare(reading: list[Future]) -> ReadBatch:
+        # Only clips with something to embed are processed; the notes are on all items.
+        notes = []
+        clips = []
+        embeddable = []
+        for place, future in enumerate(reading):
+            note, clip = future.result()
+            notes.append(note)
+            if clip is not None:
+                clips.append(clip)
+                embeddable.append(place)
+        if not clips:
+            return ReadBatch(notes, embeddable, None)
+        features = processor(clips=clips)
+        # A GPU copies from pinned memory while it computes.
+        if torch.cuda.is_available():
+            for name, values in features.items():
+                if isinstance(values, torch.Tensor):
+                    features[name] = values.pin_memory()
+        return ReadBatch(notes, embeddable, features)
 
     stop = Stop()
     readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
@@ -110,7 +124,8 @@ def read_batches(
 
     def prepared() -> Iterator[Future]:
         for batch in in_batches(items, batch_size):
-            yield preparer.submit(prepare, [readers.submit(read, item) for item in batch])
+            reading = [readers.submit(read, item) for item in batch]
+            yield preparer.submit(prepare, reading)
 
     try:
         # So many batches in advance keep the readers busy while the last clip of a batch is read.
@@ -132,9 +147,8 @@ def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[tor
     Returns:
         The embeddings `(batch, M, dim)` and the mask `(batch, M)`; on the CPU, in float32.
     """
-    features = features.to(model.device, non_blocking=True).to(
-        model.dtype
-    )  # converted there: else it would be unpinned
+    # First to the device, as a conversion would give memory that is not pinned.
+    features = features.to(model.device, non_blocking=True).to(model.dtype)
     modality_embeds, modality_mask = model.get_modality_features(**features)
     return unit_vectors(modality_embeds), modality_mask.cpu()
 
@@ -157,15 +171,18 @@ class Embedded:
     @classmethod
     def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
         """Concatenate several of them."""
-        parts = list(parts)
         notes = []
         embeddable = []
+        embeds = []
         for part in parts:
+            # Indices continue after the items of earlier parts.
             embeddable += [len(notes) + place for place in part.embeddable]
             notes += part.notes
-        columns = zip(*(part.embeds for part in parts if part.embeds is not None), strict=True)
-        embeds = tuple(map(torch.cat, columns))
-        return cls(notes, embeddable, embeds or None)
+            if part.embeds is not None:
+                embeds.append(part.embeds)
+        if not embeds:
+            return cls(notes, embeddable, None)
+        return cls(notes, embeddable, tuple(map(torch.cat, zip(*embeds, strict=True))))
 
 
 def embed_batches(
@@ -185,13 +202,15 @@ def embed_batches(
     """
     with closing(read_batches(processor, items, read, batch_size, num_workers)) as reading:
         for batch in reading:
-            embeds = embed_clips(model, batch.features) if batch.embeddable else None
+            embeds = None
+            if batch.features is not None:
+                embeds = embed_clips(model, batch.features)
             yield Embedded(batch.notes, batch.embeddable, embeds)
 
 
 __all__ = [
-    "Batch",
     "Embedded",
+    "ReadBatch",
     "check_reading",
     "embed_batches",
     "embed_clips",

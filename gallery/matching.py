@@ -1,6 +1,6 @@
 """Match logits: the log-odds that a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
 
-A match logit depends only on the caption, the clip, and what is shown of the clip. Clips come in batches, and all
+A match logit depends only on the caption, the clip, and what is visible of the clip. Clips come in batches, and all
 pairs of a batch are scored before the next one is read: condition tokens of a whole gallery, 7 MB per clip at full
 size, are never held in memory.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from gallery.embedding import Batch
+from gallery.embedding import ReadBatch
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 POLICIES = ("absent", "zeros")
 """What the cross-encoder reads of a modality that is masked or missing: no tokens, or tokens of zero states."""
 
-_INPUTS = {"video": "pixel_values_videos", "audio": "input_features"}
+_INPUTS = ("pixel_values_videos", "input_features")
 _SUBTITLES = ("subtitle_input_ids", "subtitle_attention_mask")
-# A view is a number: bit i says whether MODALITIES[i] is shown; the next bit says whether zeros replace whatever else
-# the cross-encoder reads.
+# A view is a number: bit i is set where MODALITIES[i] is visible, the next bit where zeros replace whatever else the
+# cross-encoder reads.
 _WITH_ZEROS = 2 ** len(MODALITIES)
 
 
@@ -58,37 +58,42 @@ def clip_views(
     modalities: Sequence[str] = MODALITIES,
 ) -> torch.LongTensor:
     """
-    Encode as a number what the cross-encoder is shown of each clip.
+    Encode as a number what is visible of each clip to the cross-encoder.
 
     Args:
-        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what may be shown of each clip.
+        modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what may be visible of each clip.
         condition_on (`Sequence[str]`): what the cross-encoder reads, from the model's configuration.
         policy (`str`): one of [`POLICIES`].
         modalities (`Sequence[str]`): the names along the axis M. Cross-encoders read only the paper's modalities.
 
     Returns:
-        `torch.LongTensor` of shape `(clips,)`: equal where the same is shown in the same way, 0 where nothing is.
+        `torch.LongTensor` of shape `(clips,)`: equal where the same is visible in the same way, 0 where nothing is.
 
     Raises:
         ValueError: the policy is unknown, or not defined for this cross-encoder.
     """
     check_policies([policy], condition_on)
-    read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
+    is_read = torch.tensor([name in condition_on for name in MODALITIES], device=modality_mask.device)
+    # What is visible of each clip, (clips, 3), in the order of the paper's modalities; others are never read.
     known = dict(zip(modalities, modality_mask.unbind(1), strict=True))
     none = modality_mask.new_zeros(len(modality_mask))
-    shown = torch.stack([known.get(name, none) for name in MODALITIES], dim=1) & read
-    views = (shown.long() << torch.arange(len(MODALITIES), device=shown.device)).sum(dim=1)
-    return views if policy == "absent" else torch.where((shown == read).all(dim=1), views, views + _WITH_ZEROS)
+    visible = torch.stack([known.get(name, none) for name in MODALITIES], dim=1) & is_read
+    views = (visible.long() << torch.arange(len(MODALITIES), device=visible.device)).sum(dim=1)
+    if policy == "absent":
+        return views
+    return torch.where((visible == is_read).all(dim=1), views, views + _WITH_ZEROS)
 
 
-def _is_shown(views: torch.Tensor) -> torch.BoolTensor:
-    """Which of `MODALITIES` each view shows, (..., 3)."""
+def _visible_in(views: torch.Tensor) -> torch.BoolTensor:
+    """Which of `MODALITIES` are visible in each view, (..., 3)."""
     return (views[..., None] >> torch.arange(len(MODALITIES))).bitwise_and(1).bool()
 
 
 def _tower_features(model: "PreTrainedModel", batch: "BatchFeature", modality_mask: torch.Tensor) -> dict:
-    inputs = {name: batch[name] for name in _INPUTS.values() if name in batch}
-    return model.get_tower_features(**inputs, modality_mask=modality_mask) if inputs else {}
+    inputs = {name: batch[name] for name in _INPUTS if name in batch}
+    if not inputs:
+        return {}
+    return model.get_tower_features(**inputs, modality_mask=modality_mask)
 
 
 def _blank_features(model: "PreTrainedModel", processor: "ProcessorMixin") -> dict[str, torch.Tensor]:
@@ -106,12 +111,16 @@ def _condition_states(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Condition tokens of some clips of a batch, all in the same view, and their mask."""
     inputs = {}
-    for name, shown in zip(MODALITIES, _is_shown(torch.tensor(view)).tolist(), strict=True):
-        keys = _SUBTITLES if name == "subtitle" else (f"{name}_pooled", f"{name}_states")
-        if shown:
-            inputs |= {key: clips[key][rows] for key in keys}
-        elif view >= _WITH_ZEROS and name in model.config.condition_on:
-            inputs |= {key: blank[key].expand(len(rows), *blank[key].shape[1:]) for key in keys}
+    for name, is_visible in zip(MODALITIES, _visible_in(torch.tensor(view)).tolist(), strict=True):
+        keys = (f"{name}_pooled", f"{name}_states")
+        if name == "subtitle":
+            keys = _SUBTITLES
+        is_zero = view >= _WITH_ZEROS and name in model.config.condition_on
+        for key in keys:
+            if is_visible:
+                inputs[key] = clips[key][rows]
+            elif is_zero:
+                inputs[key] = blank[key].expand(len(rows), *blank[key].shape[1:])
     return model.get_condition_states(**inputs)
 
 
@@ -128,10 +137,11 @@ def _match_pairs(
     logits = torch.empty(len(clips))
     for clip in range(len(states)):
         for part in (clips == clip).nonzero().flatten().split(size):
-            words = text["attention_mask"][captions[part]].any(dim=0)  # no longer than the longest of these captions
-            ids, attention_mask = (
-                text[name][captions[part]][:, words].to(states.device) for name in ("input_ids", "attention_mask")
-            )
+            # Padding that all these captions have is cut off.
+            attention_mask = text["attention_mask"][captions[part]]  # (pairs, tokens)
+            is_used = attention_mask.any(dim=0)
+            attention_mask = attention_mask[:, is_used].to(states.device)
+            ids = text["input_ids"][captions[part]][:, is_used].to(states.device)
             # One row of conditions: the clip is read once for all its captions.
             rows = slice(clip, clip + 1)
             logits[part] = model.match(ids, attention_mask, states[rows], token_mask[rows]).cpu()
@@ -144,24 +154,27 @@ def _match_batch(
     """Match logits of a batch of clips; the second column of `requests` is a row of the batch."""
     captions, rows, views = requests.unbind(dim=1)
     logits = torch.empty(len(requests))
+    # Clips in one view have the same modalities, so their condition tokens are computed together, once per clip.
     for view in views.unique().tolist():
         chosen = views == view
-        shown, position = rows[chosen].unique(return_inverse=True)
-        conditions = _condition_states(model, clips, blank, shown.to(model.device), view)
+        unique, position = rows[chosen].unique(return_inverse=True)
+        conditions = _condition_states(model, clips, blank, unique.to(model.device), view)
         logits[chosen] = _match_pairs(model, text, conditions, captions[chosen], position, size)
     return logits
 
 
 def _needed(views: torch.Tensor, rows: torch.Tensor, batch: "BatchFeature", names: list[str]) -> torch.BoolTensor:
-    """What some view shows of each clip of a batch, (clips, 3); the towers need not read the rest."""
+    """What is visible of each clip of a batch in some view, (clips, 3); the towers need not read the rest."""
     needed = torch.zeros(len(names), len(MODALITIES), dtype=torch.bool)
-    for index, shown in enumerate(_is_shown(views).unbind(dim=1)):
-        needed[rows[shown], index] = True
-    lost = (needed & ~batch["modality_mask"].cpu()).nonzero().tolist()
+    for index, is_visible in enumerate(_visible_in(views).unbind(dim=1)):
+        needed[rows[is_visible], index] = True
+    lost = []
+    for row, index in (needed & ~batch["modality_mask"].cpu()).nonzero().tolist():
+        lost.append(f"{names[row]} ({MODALITIES[index]})")
     if lost:
         raise ValueError(
-            "The files of these clips lack modalities that their embeddings have: "
-            f"{[f'{names[row]} ({MODALITIES[index]})' for row, index in lost]}. Embed the files as they are now."
+            f"The files of these clips lack modalities that their embeddings have: {lost}. Embed the files as they "
+            "are now."
         )
     return needed
 
@@ -173,7 +186,7 @@ def match_logits(
     names: Sequence[str],
     captions: list[str],
     requests: torch.Tensor,
-    read: Callable[[list[int]], Iterable[Batch]],
+    read: Callable[[list[int]], Iterable[ReadBatch]],
     batch_size: int,
     pair_batch_size: int = 128,
     progress: bool = True,
@@ -186,33 +199,38 @@ def match_logits(
         names (`list[str]`): names of the clips.
         captions (`list[str]`): the texts.
         requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `names`, and what is
-            shown of the clip ([`clip_views`]).
-        read (`Callable`): from rows of `names` to the clips as [`~gallery.embedding.Batch`]es of `batch_size`.
+            visible of the clip ([`clip_views`]).
+        read (`Callable`): from rows of `names` to the clips as [`~gallery.embedding.ReadBatch`]es of `batch_size`.
         batch_size (`int`): clips whose features are held at once. Affects speed and memory, not results.
         pair_batch_size (`int`): pairs per forward pass. Likewise.
         progress (`bool`): show a progress bar.
 
     Returns:
-        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown, and
-        for clips that have nothing to embed according to their batch.
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is visible,
+        and for clips that have nothing to embed according to their batch.
 
     Raises:
-        ValueError: `requests` shows a modality that a clip lacks, or the model has no cross-attention.
+        ValueError: a modality that a clip lacks is visible in `requests`, or the model has no cross-attention.
     """
     text = processor(text=captions)  # before threads use the tokenizer
     logits = torch.full((len(requests),), torch.nan)
+    # Requests for one batch of clips are adjacent, so that each clip is read once.
     pending = requests[:, 2].nonzero().flatten()
-    pending = pending[requests[pending, 1].argsort(stable=True)]  # requests for one batch of clips are adjacent
+    pending = pending[requests[pending, 1].argsort(stable=True)]
     if not len(pending):
         return logits
     wanted, counts = requests[pending, 1].unique(return_counts=True)
+
     was_training = model.training
     model.eval()
     try:
-        blank = _blank_features(model, processor) if (requests[:, 2] >= _WITH_ZEROS).any() else {}
+        blank = {}
+        if (requests[:, 2] >= _WITH_ZEROS).any():
+            blank = _blank_features(model, processor)
         with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
             batches = read(wanted.tolist())
             for batch, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
+                # The requests for this batch: `local` is the row of their clip among those with something to embed.
                 here = pending[: sizes.sum()]
                 pending = pending[sizes.sum() :]
                 bar.update(len(here))
@@ -223,8 +241,8 @@ def match_logits(
                 local = place.repeat_interleave(sizes)
                 here = here[local >= 0]
                 local = local[local >= 0]
-                there = [names[rows[i]] for i in batch.embeddable]
-                needed = _needed(requests[here, 2], local, batch.features, there)
+                embeddable = [names[rows[i]] for i in batch.embeddable]
+                needed = _needed(requests[here, 2], local, batch.features, embeddable)
                 # The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles.
                 features = batch.features.to(model.device)
                 inputs = _tower_features(model, features, needed.to(model.device))

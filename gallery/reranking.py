@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gallery.decoding import num_processors, tolerant
-from gallery.embedding import Batch, read_batches
+from gallery.embedding import ReadBatch, read_batches
 from gallery.hits import Hits
 from gallery.matching import clip_views, match_logits
 from gallery.media import has_given_words, is_as_known
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from modeling_scalar.processing_scalar import Clip as ClipInputs
 
 _BATCH_SIZE = 8
-_TOLD = 3  # most clips named among those that keep their place
+_NAMED = 3  # most clips named among those that keep their place
 
 
 def sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
@@ -65,7 +65,7 @@ def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> t
     return scores.double() + weight * logits.double()
 
 
-def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+def reranked_places(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
     """
     Return the place of each candidate after the second stage: candidates that could be read are sorted, best first,
     among the places that they held; the others keep theirs.
@@ -78,6 +78,7 @@ def places_of(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
     Returns:
         `torch.LongTensor` of shape `(N, K)`, from 0.
     """
+    # `order` lists the candidates, readable ones first, best first; `held` lists the places that they held, likewise.
     unread = values.isnan()
     order = sort_rows(values.nan_to_num(nan=-torch.inf), ties.masked_fill(unread, 0))
     held = unread.byte().argsort(dim=1, stable=True)
@@ -128,51 +129,59 @@ def rerank(
     if not any(map(len, results)):
         return list(results)
     first = [hits[:depth] for hits in results]
-    presence = {hit.clip_id: hit.presence for hits in first for hit in hits}
+    presence = {}
+    for hits in first:
+        for hit in hits:
+            presence[hit.clip_id] = hit.presence
     names = list(presence)
-    condition_on = query_model.model.config.condition_on
     if all(clips[name].record is None for name in names):
         raise ValueError(
             "The second stage reads the files of clips, which this gallery does not record; galleries made by "
             "`scalar index` do. Search without reranking."
         )
 
-    # What the cross-encoder is shown of each clip.
-    shown = [[has.get(name, False) and name in modalities for name in MODALITIES] for has in presence.values()]
-    views = clip_views(torch.tensor(shown), condition_on)
+    # What is visible of each clip to the cross-encoder: of the selected modalities, those that it reads.
+    condition_on = query_model.model.config.condition_on
+    readable = [name for name in MODALITIES if name in condition_on and name in modalities]
+    mask = []
+    for has in presence.values():
+        mask.append([has.get(name, False) for name in readable])
+    views = clip_views(torch.tensor(mask, dtype=torch.bool), condition_on, modalities=readable).tolist()
     reasons = {}
-    for name, view in zip(names, views.tolist(), strict=True):
+    for name, view in zip(names, views, strict=True):
         if not view:
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
     processor = tolerant(query_model.processor)
 
     def read(row: int) -> "tuple[str, ClipInputs | None]":
-        needed = [name for name, is_shown in zip(MODALITIES, shown[row], strict=True) if is_shown]
-        needed = [name for name in needed if name in condition_on]
+        needed = [name for name, is_there in zip(readable, mask[row], strict=True) if is_there]
         inputs, reason = _read(processor, clips[names[row]], needed)
         if reason is not None:
             reasons[names[row]] = reason
         return names[row], inputs
 
-    def batches(wanted: list[int]) -> Iterator[Batch]:
+    def batches(wanted: list[int]) -> Iterator[ReadBatch]:
         return read_batches(processor, wanted, read, _BATCH_SIZE, min(1 + num_processors(), _BATCH_SIZE))
 
-    # The match of each query with its first hits.
+    # The match of each query with its first hits: (requests, 3), see `match_logits`.
     rows = {name: row for row, name in enumerate(names)}
     requests = []
     for query, hits in enumerate(first):
-        requests += [[query, rows[name], int(views[rows[name]])] for name in hits.clip_ids]
+        for name in hits.clip_ids:
+            requests.append([query, rows[name], views[rows[name]]])
     with query_model.lock:
         logits = match_logits(
             query_model.model,
             query_model.processor,
             names,
             [split_query(hits.query)[0] for hits in results],
-            torch.tensor(requests, dtype=torch.long).view(-1, 3),
+            torch.tensor(requests),
             batches,
             _BATCH_SIZE,
             progress=False,
         )
+
+    # Each query has the logits of its own hits.
     found = logits.split([len(hits) for hits in first])
     return [_reordered(hits, part, depth, weight, reasons) for hits, part in zip(results, found, strict=True)]
 
@@ -187,14 +196,17 @@ def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInput
         return None, "its file or its subtitle file has changed, or was replaced, since it was embedded"
     if "subtitle" in needed and has_given_words(clip.record):
         return None, "its words came from a list, and are not in its file"
-    options: dict[str, Any] = {} if clip.place.start is None else {"window": (clip.place.start, clip.place.stop)}
+    options: dict[str, Any] = {}
+    if clip.place.start is not None:
+        options["window"] = (clip.place.start, clip.place.stop)
     if "subtitle" in needed and clip.subtitle is not None:
         options["subtitle"] = os.fspath(clip.subtitle)
     try:
         inputs = processor.read_clip(os.fspath(clip.media), processed=True, **options)
     except (OSError, ValueError) as error:
         return None, f"its file cannot be read: {error}"
-    if lost := [name for name in needed if not inputs.has(name)]:
+    lost = [name for name in needed if not inputs.has(name)]
+    if lost:
         return None, f"{' and '.join(lost)} cannot be read from its file as when it was embedded"
     return inputs, None
 
@@ -207,23 +219,29 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
     values = logits.double()[None]
     if weight is not None:
         values = fused_values(hits.scores[None, :count], logits[None], weight)
-    places = places_of(values, torch.zeros_like(values))[0]
+    places = reranked_places(values, torch.zeros_like(values))[0]
     order = [*places.argsort().tolist(), *range(count, len(hits))]
 
-    # A note on what was reordered, and on what could not be.
+    # A note on what was reordered, and one on what could not be: the hits without a match keep their places.
     by = "by the cross-encoder"
     if weight is not None:
         by = f"by the score and {weight:g} times the match of the cross-encoder"
     what = "The first hit was" if count == 1 else f"The first {count} hits were"
-    unread = logits.isnan().nonzero()[:, 0].tolist()
     notes = [f"{what} put in order {by}."]
+    unread = []
+    for row in logits.isnan().nonzero()[:, 0].tolist():
+        hit = hits[row]
+        unread.append(f"{hits.name_of(hit)}: {reasons.get(hit.clip_id, 'it was not read')}")
     if unread:
-        told = [f"{hits.name_of(hits[row])}: {reasons.get(hits[row].clip_id, 'it was not read')}" for row in unread]
-        named = "; ".join(told[:_TOLD]) + (f"; and {len(told) - _TOLD} more" if len(told) > _TOLD else "")
-        verb = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
-        notes.append(f"Of these, {verb}: {named}.")
+        named = "; ".join(unread[:_NAMED])
+        if len(unread) > _NAMED:
+            named += f"; and {len(unread) - _NAMED} more"
+        keep = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
+        notes.append(f"Of these, {keep}: {named}.")
         if len(unread) == count:
             notes = [f"No hit was put in order {by}, as none of the first {count} could be read: {named}."]
+
+    # Hits beyond the first ones stay where they are, without a match.
     matched = hits.select(range(len(hits)))
     matched.matches = torch.cat([logits.double(), torch.full((len(hits) - count,), torch.nan, dtype=torch.float64)])
     return matched.select(order, notes)
@@ -234,7 +252,7 @@ __all__ = [
     "check_depth",
     "check_weight",
     "fused_values",
-    "places_of",
     "rerank",
+    "reranked_places",
     "sort_rows",
 ]

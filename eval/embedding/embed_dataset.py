@@ -17,8 +17,8 @@ from eval.benchmarks.rows import group_rows, read_row, warn_unread
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import unit_vectors
 from gallery.embedding import (
-    Batch,
     Embedded,
+    ReadBatch,
     check_reading,
     embed_batches,
     embed_clips,
@@ -27,7 +27,7 @@ from gallery.embedding import (
 from gallery.querying import embed_captions
 from modeling_scalar.processing_scalar import Clip
 
-Part = TypeVar("Part", Batch, Embedded)
+Part = TypeVar("Part", ReadBatch, Embedded)
 
 
 def row_reader(
@@ -73,7 +73,7 @@ def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
 
 def read_rows(
     processor: ProcessorMixin, clips: list[dict[str, Any]], batch_size: int, num_workers: int
-) -> Iterator[Batch]:
+) -> Iterator[ReadBatch]:
     """
     Read and process clips in background threads, in order, without leaving any out.
 
@@ -83,7 +83,7 @@ def read_rows(
         batch_size (`int`), num_workers (`int`): as in [`embed_dataset`].
 
     Yields:
-        [`~gallery.embedding.Batch`]es of `batch_size` clips (the last one may hold fewer); a note is the identifier
+        [`~gallery.embedding.ReadBatch`]: `batch_size` clips (the last one may hold fewer); a note is the identifier
         of a clip and what could not be read of it.
 
     Raises:

@@ -25,10 +25,10 @@ from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
-from gallery.embedding import Batch
+from gallery.embedding import ReadBatch
 from gallery.matching import check_policies, clip_views
 from gallery.matching import match_logits as match_read
-from gallery.reranking import check_depth, fused_values, places_of, sort_rows
+from gallery.reranking import check_depth, fused_values, reranked_places, sort_rows
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -84,7 +84,7 @@ def two_stage_scores(
     readable = ~values.isnan()
     order = sort_rows(scores.gather(1, candidates), 2 * relevant.byte() + (readable & ~relevant))
     candidates = candidates.gather(1, order)
-    places = places_of(values.gather(1, order), relevant.gather(1, order).byte())
+    places = reranked_places(values.gather(1, order), relevant.gather(1, order).byte())
     # Distinct scores above all others, in the order of the places.
     final = scores.double()
     top = final.amax(dim=1, keepdim=True).clamp(min=0)
@@ -129,7 +129,7 @@ def match_logits(
     if device is not None:
         model.to(device)
 
-    def read(rows: list[int]) -> Iterator[Batch]:
+    def read(rows: list[int]) -> Iterator[ReadBatch]:
         return read_rows(processor, [clips[row] for row in rows], batch_size, num_workers)
 
     names = [clip["video_id"] for clip in clips]

@@ -15,7 +15,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from gallery.matching import clip_views
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
-from gallery.reranking import places_of
+from gallery.reranking import reranked_places
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
@@ -255,4 +255,4 @@ def test_places_are_those_of_a_loop_over_readable_candidates():
         for place, candidate in zip(readable, best, strict=True):
             line[candidate] = place
         expected.append(line)
-    assert places_of(values, ties).tolist() == expected
+    assert reranked_places(values, ties).tolist() == expected
