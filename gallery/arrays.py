@@ -28,11 +28,14 @@ def _matrix_of_lists(rows: pa.Array, what: str) -> np.ndarray:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not pa.types.is_floating(kind.value_type):
         raise ValueError(f"{what} must hold lists of floats, got {kind}.")
+    # The length of a row must be known even if all lists are null: then the type may say it.
     lengths = pc.unique(pc.drop_null(pc.list_value_length(rows))).to_pylist()
     values = pc.list_flatten(rows)  # without null lists
     if len(lengths) > 1 or values.null_count:
         raise ValueError(f"All lists of {what} must have one length and hold no nulls, got lengths {lengths[:10]}.")
-    dim = lengths[0] if lengths else getattr(kind, "list_size", 0)
+    dim = getattr(kind, "list_size", 0)
+    if lengths:
+        dim = lengths[0]
     matrix = np.full((len(rows), dim), np.nan, values.type.to_pandas_dtype())
     matrix[rows.is_valid().to_numpy(zero_copy_only=False)] = values.to_numpy().reshape(-1, dim)
     return matrix
@@ -52,6 +55,7 @@ def read_vectors(rows: Array, what: str) -> torch.Tensor:
     Raises:
         ValueError: they have another shape or type.
     """
+    # A column becomes a matrix of numpy, and that becomes a tensor.
     if isinstance(rows, pa.ChunkedArray):
         rows = rows.combine_chunks()
     if isinstance(rows, pa.Array):
@@ -61,7 +65,9 @@ def read_vectors(rows: Array, what: str) -> torch.Tensor:
     if rows.ndim != 2 or not rows.is_floating_point():
         raise ValueError(f"{what} must be floats of shape (clips, dimensions), got {rows.dtype} {tuple(rows.shape)}.")
     rows = rows.detach().cpu()
-    return rows if rows.dtype == torch.float16 else rows.float()
+    if rows.dtype == torch.float16:
+        return rows
+    return rows.float()
 
 
 def stacked_vectors(
@@ -83,9 +89,11 @@ def stacked_vectors(
     shapes = {name: tuple(matrix.shape) for name, matrix in columns.items()}
     if len(set(shapes.values())) != 1:
         raise ValueError(f"All modalities need as many vectors, of one dimension, got the shapes {shapes}.")
-    dtype = torch.float16 if all(matrix.dtype == torch.float16 for matrix in columns.values()) else torch.float32
-    embeds = torch.stack([matrix.to(dtype) for matrix in columns.values()], dim=1)
-    presence = ~embeds.isnan().all(-1)
+    # Half precision only if all vectors have it: the precision of the others would be lost.
+    dtypes = {matrix.dtype for matrix in columns.values()}
+    dtype = torch.float16 if dtypes == {torch.float16} else torch.float32
+    embeds = torch.stack([matrix.to(dtype) for matrix in columns.values()], dim=1)  # (N, M, D)
+    presence = ~embeds.isnan().all(-1)  # (N, M)
     if mask is not None:
         if mask.shape != presence.shape or mask.dtype != torch.bool:
             raise ValueError(
@@ -122,6 +130,7 @@ def normalised(
                 f"The vectors of {modality!r} of the clips {clips} are zero or not finite. Give others, or "
                 "set `mask` to False where clips lack the modality."
             )
+    # The norm is that of float32, so that half precision is rounded once.
     is_off = off_unit(embeds) & presence
     unit = (embeds.float() / norms[..., None]).to(embeds.dtype)
     return torch.where(is_off[..., None], unit, embeds), int(is_off.sum())

@@ -23,24 +23,35 @@ _LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by les
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return how the cosines of each modality enter scores, if the metadata say so; see `retrieval_scores`."""
-    options = metadata.get("score_options") or {}
-    return {name: found for name, found in options.items() if name.startswith(_CALIBRATES) and found is not None}
+    found = {}
+    for name, value in (metadata.get("score_options") or {}).items():
+        if name.startswith(_CALIBRATES) and value is not None:
+            found[name] = value
+    return found
 
 
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a model scores, from the metadata of what it embedded: keyword arguments of `retrieval_scores`, by
-    default the paper's. JSON stores an infinity as a string."""
+    default the paper's."""
+    options = {"method": "scalar", "query_temperature": 0.1}
     stored = {"query_temperature": metadata.get("query_temperature")} | (metadata.get("score_options") or {})
-    options = {"method": "scalar", "query_temperature": 0.1} | {k: v for k, v in stored.items() if v is not None}
-    for name, value in options.items():
+    for name, value in stored.items():
+        if value is None:
+            continue
+        # JSON stores an infinity as a string.
         if name != "method" and not name.startswith(_CALIBRATES):
-            options[name] = float(value)
+            value = float(value)
+        options[name] = value
     return options
 
 
 def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return [`score_options_of`] in the form of JSON: the score options that something is fitted to."""
-    return {name: str(value) if value == math.inf else value for name, value in score_options_of(metadata).items()}
+    options = score_options_of(metadata)
+    for name, value in options.items():
+        if value == math.inf:
+            options[name] = str(value)
+    return options
 
 
 def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
@@ -71,6 +82,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
     score_options = metadata.get("score_options") or {}
     if not isinstance(score_options, Mapping):
         raise ValueError(f"`score_options` in the metadata of {where} must be a dict, got {score_options!r:.80}.")
+    # The temperature divides cosines in float32.
     for options in (metadata, score_options):
         value = options.get("query_temperature")
         if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
@@ -79,6 +91,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
             f"`query_temperature` in the metadata of {where} must be a float32 number above 0, or 'inf', got "
             f"{value!r:.80}."
         )
+    # Names of modalities, and numbers for each of them.
     try:
         named = modalities_in(metadata)
         calibration = calibration_of(metadata)
@@ -109,11 +122,14 @@ class Described:
     """
 
     def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
-        metadata = {} if metadata is None else metadata
+        if metadata is None:
+            metadata = {}
         check_metadata(metadata, path or "the gallery", modalities)
         self.path = path
         self.metadata = dict(metadata)
-        self.modalities = modalities_in(metadata) if modalities is None else tuple(modalities)
+        if modalities is None:
+            modalities = modalities_in(metadata)
+        self.modalities = tuple(modalities)
 
     @property
     def model(self) -> str | None:
@@ -133,8 +149,7 @@ class Described:
     @property
     def query_temperature(self) -> float:
         """Temperature of the query's modality weights, by default the paper's 0.1."""
-        value = self.metadata.get("query_temperature")
-        return 0.1 if value is None else float(value)
+        return float(self.metadata.get("query_temperature") or 0.1)
 
     @property
     def calibration(self) -> dict[str, list[float]]:
@@ -146,7 +161,9 @@ class Described:
         """The score that the best hit of a query must have to match well, see [`LEAST_SCORE`]; `None` if it was not
         fitted, or fitted to scores that were computed differently."""
         least = self.metadata.get(LEAST_SCORE)
-        return None if least is None or least["score_options"] != fitted_to(self.metadata) else least
+        if least is None or least["score_options"] != fitted_to(self.metadata):
+            return None
+        return least
 
     def check_model(self, model: str, fingerprint: str, must_know: bool = False) -> None:
         """

@@ -47,9 +47,17 @@ def split_query(query: str) -> tuple[str, tuple[str, ...]]:
         >>> split_query('dog "Karin"')
         ('dog Karin', ('Karin',))
     """
-    quoted = [" ".join(part.split()) for part in _QUOTED.findall(query)]
-    text = " ".join(_QUOTED.sub(r"\1", query).split()) if quoted else query
-    return text, tuple(dict.fromkeys(part for part in quoted if folded(part)))
+    parts = _QUOTED.findall(query)
+    if not parts:
+        return query, ()
+    # Marks around punctuation alone are no condition.
+    phrases = []
+    for part in parts:
+        phrase = " ".join(part.split())
+        if folded(phrase) and phrase not in phrases:
+            phrases.append(phrase)
+    text = _QUOTED.sub(r"\1", query)
+    return " ".join(text.split()), tuple(phrases)
 
 
 def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -214,8 +222,9 @@ class LightQueryModel(QueryModel):
 
 def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
     """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
-    is_chosen = identity.kind == "encoder" and tuple(modalities or PAPER_MODALITIES) != PAPER_MODALITIES
-    return {"modalities": list(modalities)} if is_chosen else {}
+    if identity.kind != "encoder" or tuple(modalities or PAPER_MODALITIES) == PAPER_MODALITIES:
+        return {}
+    return {"modalities": list(modalities)}
 
 
 def reading_of(metadata: Mapping[str, Any]) -> dict[str, float]:
@@ -232,9 +241,12 @@ def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None
     """
     for name, value in reading.items():
         most = processor.max_audio_seconds
-        if name == "max_audio_seconds" and ("audio" not in processor.modalities or not value <= most < math.inf):
-            heard = f"{most:g} s" if "audio" in processor.modalities else "nothing"
-            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {heard}. Omit it.")
+        has_sound = "audio" in processor.modalities
+        if name == "max_audio_seconds" and not (has_sound and value <= most < math.inf):
+            length = "nothing"
+            if has_sound:
+                length = f"{most:g} s"
+            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {length}. Omit it.")
         setattr(processor, name, value)
 
 
@@ -256,8 +268,11 @@ def load_query_model(
     # Not at the top: no other kind of query needs it.
     from modeling_scalar.model_identity import device_of_name, identify, is_light
 
-    revision = described.model_revision if model is None else None
-    model = model or described.model
+    # The commit on the Hub is that of the model where it was, not of another one that is named.
+    revision = None
+    if not model:
+        model = described.model
+        revision = described.model_revision
     if model is None:
         raise ValueError(
             f"{described.path} does not say which model made it. Name it with --model, or "
@@ -271,6 +286,7 @@ def load_query_model(
             f"{error} Queries need this model, with which the gallery was made. If it has moved, name its folder: "
             "`--model FOLDER`, or `gallery.load_model(FOLDER)`."
         ) from error
+    # Vectors of another model could not be compared with those of the gallery.
     described.check_model(str(model), identity.fingerprint)
     place = device_of_name(device)
 
@@ -280,7 +296,9 @@ def load_query_model(
         configure(loaded[1], reading_of(described.metadata))
         return loaded
 
-    return LightQueryModel(folder, load) if is_light(model) else QueryModel(*load())
+    if is_light(model):
+        return LightQueryModel(folder, load)
+    return QueryModel(*load())
 
 
 def query_like(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -301,8 +319,10 @@ def query_like(embeds: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         raise NothingToCompareError("This clip has none of the selected modalities. Select another one.")
     vectors = normalize(embeds[mask].float(), dim=-1)
     total = vectors.sum(0)
-    has_centroid = len(vectors) > 1 and total.norm() > 1e-6  # opposite vectors have none
-    return (normalize(total, dim=-1) if has_centroid else vectors[0])[None]
+    # A single vector stays as it is; opposite ones have no centroid.
+    if len(vectors) == 1 or total.norm() <= 1e-6:
+        return vectors[:1]
+    return normalize(total, dim=-1)[None]
 
 
 __all__ = [

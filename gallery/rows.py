@@ -55,6 +55,7 @@ def abbreviated(names: Sequence[Any]) -> str:
 
 def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
     """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
+    # The Gram matrix of each clip is a list of floats, too, but no vector.
     names = []
     for field in table.schema:
         is_list = pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type)

@@ -22,7 +22,8 @@ SIDE = 64
 _BINS = 16  # per colour channel
 _SPAN = 4  # steps before and after a moment that are compared
 _AROUND = 20  # steps before and after a moment that define the usual change
-_CHANGE, _RATIO = 0.25, 1.8  # least change of a cut, and its ratio to the usual one
+_CHANGE = 0.25  # least change of a cut
+_RATIO = 1.8  # its least ratio to the usual change
 
 
 def _histogram(frame: np.ndarray) -> np.ndarray:
@@ -33,6 +34,7 @@ def _histogram(frame: np.ndarray) -> np.ndarray:
 
 def _means(rows: np.ndarray, before: int, after: int) -> np.ndarray:
     """For each place, the mean of rows from `before` before it to `after` after it, excluded, if there are any."""
+    # Differences of running sums, so that the time does not grow with the length of the span.
     sums = np.concatenate([np.zeros((1, *rows.shape[1:])), rows.cumsum(axis=0, dtype=np.float64)])
     places = np.arange(len(rows))
     first = (places - before).clip(0)
@@ -54,23 +56,30 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
         The seconds of the first frame of each scene, except the first scene, and except scenes that are too short
         to compare.
     """
-    found = [(second, _histogram(frame)) for second, frame in frames]
-    if not found:
+    seconds = []
+    rows = []
+    for second, frame in frames:
+        seconds.append(second)
+        rows.append(_histogram(frame))
+    if not rows:
         return []
-    seconds = np.array([second for second, _ in found])
-    rows = np.stack([row for _, row in found])
+    seconds = np.array(seconds)
+    # The frame that is visible at each step of equal length.
     steps = np.arange(seconds[0], max(seconds[-1] + PACE, end), PACE)
-    seen = np.searchsorted(seconds, steps + 1e-6, side="right") - 1  # frame at each step
-    rows = rows[seen]
+    frame_at = np.searchsorted(seconds, steps + 1e-6, side="right") - 1
+    rows = np.stack(rows)[frame_at]  # (steps, 3 * bins)
+
+    # How much the mean colours before each step differ from those after it: 0 for the same, 1 for disjoint ones.
     changes = np.abs(_means(rows, 0, _SPAN) - _means(rows, _SPAN, 0)).sum(axis=1) / 2
     changes[:_SPAN] = changes[len(changes) - _SPAN + 1 :] = 0.0  # too few frames to compare
     is_cut = (changes >= _CHANGE) & (changes >= _RATIO * _means(changes, _AROUND, _AROUND + 1))
+
     # Of neighbouring steps the one with the largest change, the first of several.
     cuts = []
     for step in np.flatnonzero(is_cut):
         before = changes[max(0, step - _SPAN) : step].max()
         if changes[step] > before and changes[step] >= changes[step : step + _SPAN + 1].max():
-            cuts.append(float(seconds[seen[step]]))
+            cuts.append(float(seconds[frame_at[step]]))
     return cuts
 
 
