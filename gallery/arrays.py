@@ -28,7 +28,7 @@ def _matrix_of_lists(rows: pa.Array, what: str) -> np.ndarray:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not pa.types.is_floating(kind.value_type):
         raise ValueError(f"{what} must hold lists of floats, got {kind}.")
-    # The length of a row must be known even if all lists are null: then the type may say it.
+    # All lists must have one length. If all are null, only the type of the column may define it.
     lengths = pc.unique(pc.drop_null(pc.list_value_length(rows))).to_pylist()
     values = pc.list_flatten(rows)  # without null lists
     if len(lengths) > 1 or values.null_count:
@@ -121,6 +121,7 @@ def normalised(
     Raises:
         ValueError: a vector is zero or not finite; the clips are named.
     """
+    # In float32, so that half precision is rounded only once.
     norms = torch.linalg.vector_norm(embeds.float(), dim=-1)
     wrong = presence & ~((norms > 0) & norms.isfinite())
     for place, modality in enumerate(modalities):
@@ -130,7 +131,6 @@ def normalised(
                 f"The vectors of {modality!r} of the clips {clips} are zero or not finite. Give others, or "
                 "set `mask` to False where clips lack the modality."
             )
-    # The norm is that of float32, so that half precision is rounded once.
     is_off = off_unit(embeds) & presence
     unit = (embeds.float() / norms[..., None]).to(embeds.dtype)
     return torch.where(is_off[..., None], unit, embeds), int(is_off.sum())

@@ -90,8 +90,13 @@ def cues_between(cues: Sequence[Cue], start: float | None, stop: float | None) -
 
 def may_have_words(presence: Mapping[str, bool]) -> bool:
     """Whether a clip with these modalities may contain words: it has a text, or that is not known."""
-    texts = [name for name in presence if kind_of(name) == "text"]
-    return not texts or any(presence[name] for name in texts)
+    is_known = False
+    for name, is_there in presence.items():
+        if kind_of(name) == "text":
+            is_known = True
+            if is_there:
+                return True
+    return not is_known
 
 
 class FileWords(NamedTuple):
@@ -215,9 +220,9 @@ class ClipWords:
         # Clips without texts have no words; others may have been read before.
         texts = [""] * len(names)
         is_whole = np.zeros(len(names), dtype=bool)
-        columns = [column for column, name in enumerate(gallery.modalities) if kind_of(name) == "text"]
-        if columns:
-            is_whole = ~mask[:, columns].any(1).numpy()
+        is_text = [kind_of(name) == "text" for name in gallery.modalities]
+        if any(is_text):
+            is_whole = ~mask[:, is_text].any(1).numpy()
         before = self._before
         if before is not None:
             at = pc.fill_null(pc.index_in(sources, value_set=before.sources), -1).to_numpy()
@@ -263,7 +268,9 @@ def _has_all_words(found: FileWords, given: Collection[str], presence: Mapping[s
     """Whether all words of a clip with these modalities are those found of its file and those of the modalities
     `given`."""
     # What is said: without cues, the clip must be known to be silent.
-    is_silent = not presence.get("subtitle", not found.is_read)
+    is_silent = found.is_read
+    if "subtitle" in presence:
+        is_silent = not presence["subtitle"]
     if not (found.spoken or is_silent):
         return False
     # Other texts: each must be given, or be the one that was read in the pictures.

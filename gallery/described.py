@@ -77,6 +77,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         where (`Any`): the gallery, for the message.
         modalities (sequence of `str`, *optional*): those of its clips; by default those in the metadata.
     """
+    # They come from a file that may have been made by anything.
     if not isinstance(metadata, Mapping):
         raise ValueError(f"The metadata of {where} must be a dict, got {metadata!r:.80}.")
     score_options = metadata.get("score_options") or {}
@@ -98,7 +99,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         if calibration:
             from modeling_scalar.scores_scalar import check_calibration  # not at the top: it imports torch
 
-            check_calibration(modalities=named if modalities is None else modalities, **calibration)
+            check_calibration(modalities=modalities or named, **calibration)
     except (TypeError, ValueError) as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
@@ -160,6 +161,7 @@ class Described:
     def least_score(self) -> dict[str, Any] | None:
         """The score that the best hit of a query must have to match well, see [`LEAST_SCORE`]; `None` if it was not
         fitted, or fitted to scores that were computed differently."""
+        # Scores may have been changed after it was fitted.
         least = self.metadata.get(LEAST_SCORE)
         if least is None or least["score_options"] != fitted_to(self.metadata):
             return None
@@ -173,6 +175,7 @@ class Described:
             model (`str`), fingerprint (`str`): the model to use with it.
             must_know (`bool`): also refuse a gallery of clips that does not say which model made it.
         """
+        # A gallery that does not say which model made it is searched all the same, but nothing is added to it.
         if must_know and len(self) and self.fingerprint is None:
             raise ValueError(
                 f"{self.path} does not say which model made it, so nothing can be added: embeddings of different "

@@ -35,6 +35,7 @@ def check_reading(batch_size: int, num_workers: int) -> None:
 
 def _in_order(futures: Iterable[Future], ahead: int) -> Iterator[Any]:
     """Yield results in order; futures are taken while at most `ahead` of them are not yet needed."""
+    # Results are taken from the front, in the order of the futures, whichever is ready first.
     waiting = deque()
     for future in futures:
         waiting.append(future)

@@ -91,6 +91,7 @@ def path_matcher(globs: Iterable[str]) -> Callable[[str], bool]:
     patterns = []
     for glob in globs:
         pattern = text_pattern_of(glob)
+        # What matches no character in RE2 is a syntax error in Python.
         if pattern is not None:
             patterns.append(re.compile(pattern.replace(_NOTHING, "(?!)"), re.DOTALL))
     return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
@@ -240,6 +241,7 @@ class ClipFacts:
         """The seconds of each clip, null for clips that are not windows; `None` if none are."""
         if self._gallery.metadata.get(SEGMENT) is None:
             return None
+        # The (very few) files whose own names look like those of windows are no windows.
         found = pc.extract_regex(self._names, WINDOW.pattern)
         return pc.if_else(pc.equal(self.paths, self._names), pa.scalar(None, found.type), found)
 

@@ -166,6 +166,7 @@ class Hits(Sequence[Hit]):
         """Some of these hits, in the given order, with more notes."""
         places = list(order)
 
+        # Texts are read only when they are needed, also those of selected hits.
         def read_texts() -> Texts:
             columns = []
             for column in self.texts:
@@ -181,6 +182,7 @@ class Hits(Sequence[Hit]):
 
     def best_of_files(self, k: int) -> "Hits":
         """The first hit of each file, for the best `k` files."""
+        # Hits come best first, so the first of a file is its best.
         first: dict[str, int] = {}
         for row, place in enumerate(self.texts.places):
             first.setdefault(place.path, row)
@@ -232,6 +234,7 @@ class Hits(Sequence[Hit]):
 
     def _short_name(self, hit: Hit, encoding: str) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
+        # The end of a path says more than its beginning.
         name = self._below_root(hit.place.path)
         if len(name) > _NAME_WIDTH:
             mark = "…" if _can_print("…", encoding) else "..."
@@ -339,13 +342,14 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
     clips were scored, and what was left out."""
     if not results:
         return []
+    # First why there are no hits, then what was left out, then notes, last how exact the search was.
     sentences = []
     for hits in results:
         if not len(hits):
             sentences.append(_why_none(hits))
-    # Queries differ in their words, and so in what is left out.
-    unknown = max((hits.unknown for hits in results), key=lambda counts: sum(counts.values()))
-    for name, count in unknown.items():
+    # Queries differ in their words, and so in what is left out: the largest number is given.
+    widest = max(results, key=lambda hits: sum(hits.unknown.values()))
+    for name, count in widest.unknown.items():
         clips = "1 clip was" if count == 1 else f"{count:,} clips were"
         sentences.append(f"{clips} left out because it is not known {_UNKNOWN[name]}.")
     for hits in results:
@@ -356,6 +360,7 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
 
 
 def _how_exact(results: Sequence[Hits]) -> str:
+    # One sentence for all queries, with the largest numbers
     widest = max(results, key=lambda hits: hits.num_scored)
     sentence = "Exact"
     if any(hits.matches is not None for hits in results):
@@ -369,6 +374,7 @@ def _how_exact(results: Sequence[Hits]) -> str:
 
 
 def _text(results: Sequence[Hits], most: int | None) -> str:
+    # What takes the place of standard output may have no encoding.
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     lines = []
     for hits in results:

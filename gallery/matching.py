@@ -231,24 +231,24 @@ def match_logits(
             batches = read(wanted.tolist())
             for batch, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):
                 # The requests for this batch: `local` is the row of their clip among those with something to embed.
-                here = pending[: sizes.sum()]
+                current = pending[: sizes.sum()]
                 pending = pending[sizes.sum() :]
-                bar.update(len(here))
+                bar.update(len(current))
                 if batch.features is None:
                     continue
                 place = torch.full((len(rows),), -1)
                 place[batch.embeddable] = torch.arange(len(batch.embeddable))
                 local = place.repeat_interleave(sizes)
-                here = here[local >= 0]
+                current = current[local >= 0]
                 local = local[local >= 0]
                 embeddable = [names[rows[i]] for i in batch.embeddable]
-                needed = _needed(requests[here, 2], local, batch.features, embeddable)
+                needed = _needed(requests[current, 2], local, batch.features, embeddable)
                 # The inputs of condition tokens: the outputs of the towers, computed once, and the subtitles.
                 features = batch.features.to(model.device)
                 inputs = _tower_features(model, features, needed.to(model.device))
                 inputs |= {name: features[name] for name in _SUBTITLES if name in features}
-                asked = torch.stack([requests[here, 0], local, requests[here, 2]], dim=1)
-                logits[here] = _match_batch(model, text, inputs, blank, asked, pair_batch_size)
+                asked = torch.stack([requests[current, 0], local, requests[current, 2]], dim=1)
+                logits[current] = _match_batch(model, text, inputs, blank, asked, pair_batch_size)
     finally:
         model.train(was_training)
     return logits

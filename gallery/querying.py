@@ -65,9 +65,12 @@ def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]
     asked = []
     words = []
     for text in texts:
-        left, quoted = split_query(text) if isinstance(text, str) else ("", ())
+        left = ""
+        if isinstance(text, str):
+            left, quoted = split_query(text)
         if not left.strip():
             raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
+        # A terminal in another encoding gives lone surrogates, which tokenizers refuse.
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -88,6 +91,7 @@ def check_vectors(text_embeds: torch.Tensor, dim: int | None) -> torch.Tensor:
     """
     if text_embeds.ndim != 2 or text_embeds.shape[1] != (dim or text_embeds.shape[1]):
         raise ValueError(f"`text_embeds` must have shape (queries, {dim or 'D'}), got {tuple(text_embeds.shape)}.")
+    # Cosines are products: a vector of another norm would shift all scores.
     text_embeds = text_embeds.detach().to("cpu", torch.float32)
     wrong = off_unit(text_embeds)
     if wrong.any():
@@ -165,6 +169,7 @@ class QueryModel:
             FileNotFoundError: there is no such file.
             ValueError: nothing in it can be read, or nothing that the model supports.
         """
+        # What cannot be read counts as absent, as in an indexed clip.
         path = os.fspath(path)
         processor = tolerant(self.processor)
         if Path(path).suffix.lower() in _PICTURES:
@@ -192,6 +197,7 @@ class LightQueryModel(QueryModel):
     method = "scalar"
 
     def __init__(self, folder: Path, load: "Callable[[], tuple[PreTrainedModel, ProcessorMixin]]"):
+        # Not at the top: other models need none of it.
         from modeling_scalar.light_model import TEXT_PART
         from modeling_scalar.light_texts import LightTextEncoder
 

@@ -102,8 +102,8 @@ def rerank(
     query_model: QueryModel,
     clips: Mapping[str, Clip],
     depth: int,
-    modalities: Sequence[str] = MODALITIES,
-    weight: float | None = None,
+    modalities: Sequence[str],
+    weight: float | None,
 ) -> list[Hits]:
     """
     Reorder the first hits of texts by the match of the cross-encoder, with condition tokens computed from the files.
@@ -114,7 +114,7 @@ def rerank(
         clips (`dict[str, Clip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
-        weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; by default
+        weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; if None,
             only the match counts.
 
     Returns:
@@ -128,6 +128,7 @@ def rerank(
         check_weight(weight)
     if not any(map(len, results)):
         return list(results)
+    # A clip among the first hits of several queries is read once.
     first = [hits[:depth] for hits in results]
     presence = {}
     for hits in first:
@@ -182,8 +183,11 @@ def rerank(
         )
 
     # Each query has the logits of its own hits.
-    found = logits.split([len(hits) for hits in first])
-    return [_reordered(hits, part, depth, weight, reasons) for hits, part in zip(results, found, strict=True)]
+    parts = logits.split(list(map(len, first)))
+    found = []
+    for hits, part in zip(results, parts, strict=True):
+        found.append(_reordered(hits, part, depth, weight, reasons))
+    return found
 
 
 def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInputs | None, str | None]":
@@ -196,6 +200,7 @@ def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInput
         return None, "its file or its subtitle file has changed, or was replaced, since it was embedded"
     if "subtitle" in needed and has_given_words(clip.record):
         return None, "its words came from a list, and are not in its file"
+    # Of a window, its seconds alone; of words, the transcript that takes the place of subtitles.
     options: dict[str, Any] = {}
     if clip.place.start is not None:
         options["window"] = (clip.place.start, clip.place.stop)
@@ -226,8 +231,8 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
     by = "by the cross-encoder"
     if weight is not None:
         by = f"by the score and {weight:g} times the match of the cross-encoder"
-    what = "The first hit was" if count == 1 else f"The first {count} hits were"
-    notes = [f"{what} put in order {by}."]
+    hits_were = "hit was" if count == 1 else f"{count} hits were"
+    notes = [f"The first {hits_were} put in order {by}."]
     unread = []
     for row in logits.isnan().nonzero()[:, 0].tolist():
         hit = hits[row]

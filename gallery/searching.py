@@ -194,9 +194,10 @@ def search(
     further = [] if rerank is None else ["rerank"]
     check_supported(searcher, among, *further)
 
-    # Every kind of query becomes vectors, (Q, D); the words in quotation marks are conditions.
+    # Every kind of query becomes vectors, (Q, D), that are scored by `method` with `score_parameters`.
     name = None
     if is_texts:
+        # Words in quotation marks are conditions on clips; the model reads them without the marks.
         texts = [queries] if isinstance(queries, str) else list(queries)
         if not texts:
             return HitLists()
@@ -206,6 +207,7 @@ def search(
             check_depth(rerank)
             check_can_match(model.model)
         embeds = model.embed(asked)
+        # Fitted parameters fit one method only.
         method = method or model.method
         if method == model.method:
             score_parameters = model.learned | score_parameters
@@ -232,22 +234,23 @@ def search(
             name = like
             (clip,) = searcher.clips([like])
             embeds = query_like(clip.modality_embeds, clip.modality_mask & selected)
-            among = replace(among, without=like)
+            among = replace(among, without=like)  # it would be the best
     if query_temperature is not None:
         score_parameters = {"query_temperature": query_temperature} | score_parameters
     scoring = Scoring(method, score_parameters)
 
-    # Queries with the same words are ranked at once. Without queries, the shape of their tensor is still checked.
+    # The first stage ranks queries with the same words at once. If there are none, their shape is still checked.
     size = max(k, rerank or 0)
     per_file = per_file and described.metadata.get(SEGMENT) is not None
     found: list[Hits] = [None] * len(texts)
     for quoted in dict.fromkeys(words) or [()]:
         rows = [row for row, of_query in enumerate(words) if of_query == quoted]
-        some = replace(among, filter=among.filter.with_words(quoted))
-        is_of_all = some.mask is None and some.inside is None and some.filter.is_empty
-        for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, some), strict=True):
+        chosen = replace(among, filter=among.filter.with_words(quoted))
+        is_of_all = chosen.mask is None and chosen.inside is None and chosen.filter.is_empty
+        for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, chosen), strict=True):
+            # The best windows may all be of a few files: then more are ranked.
             if per_file:
-                hits = _best_of_files(hits, size, searcher, embeds[row : row + 1], scoring, some)
+                hits = _best_of_files(hits, size, searcher, embeds[row : row + 1], scoring, chosen)
             hits.query = texts[row]
             hits.like = name
             hits.words = quoted
@@ -309,8 +312,12 @@ class FolderClip(Clip):
         """The files with the words that were recognised in its file."""
         if self.record is None:
             return []
-        paths = [Transcripts(self.searcher.gallery.path, kind).path_of(self.record.sha256) for kind in KINDS]
-        return [path for path in paths if path.is_file()]
+        found = []
+        for kind in KINDS:
+            path = Transcripts(self.searcher.gallery.path, kind).path_of(self.record.sha256)
+            if path.is_file():
+                found.append(path)
+        return found
 
     def words(self) -> dict[str, list[Cue]]:
         """The words of its file by source: `"subtitle"` or `"speech"`, and `"screen"`."""
@@ -365,6 +372,7 @@ class FolderSearcher:
         newest = gallery.newest()
         if newest is gallery:
             return self
+        # What took long for the earlier state serves the new one, too.
         newest.query_model = gallery.query_model
         searcher = newest.searcher
         if self.device.type != "cpu":
@@ -490,6 +498,7 @@ class FolderSearcher:
 
     def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
         """Why a search with this score, among these clips, finds nothing."""
+        # From the most general reason to the most particular one
         path = self.gallery.path
         others = len(self) - (among.without is not None)  # a clip is not similar to itself
         other = "" if among.without is None else "other "
@@ -544,6 +553,7 @@ class FolderSearcher:
             return Allowed(mask)
         if mask is not None:
             return self.clip_facts.allowed(wanted, mask)
+        # A filter that is used again moves to the end, so the first is the one that was not used for longest.
         found = self._allowed.pop(wanted, None) or self.clip_facts.allowed(wanted)
         self._allowed[wanted] = found
         while len(self._allowed) > _FILTERS:
@@ -556,6 +566,7 @@ class FolderSearcher:
 
     def _copies(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> list[tuple[str, ...]]:
         """The other clips with the content of each of these, among those that meet the conditions."""
+        # All that could have been found instead: clips that meet every condition but that of uniqueness.
         contents, shared = self.clip_facts.contents
         everything = self.allowed(replace(among, unique=False))
         if everything is not None:
@@ -608,12 +619,14 @@ class FolderSearcher:
         gallery = self.gallery
         allowed = self.allowed(among)
         facts = self._facts(allowed)
+        # By name, so the windows of a file are adjacent, and the first of each is where the file changes.
         rows, files = self._by_name
         if allowed is not None:
             rows = rows[allowed.mask.numpy()[rows]]
         if per_file and gallery.metadata.get(SEGMENT) is not None:
             rows = rows[np.flatnonzero(np.diff(files[rows], prepend=-1))]
             facts["num_files"] = len(rows)
+        # Rows count the clips of the gallery; vectors and names are read by rows that also count removed ones.
         kept = torch.from_numpy(rows[skip : skip + k].astype(np.int64))
         stored = self._is_there.nonzero()[:, 0][kept]
         return Hits(
