@@ -111,16 +111,19 @@ def user_errors() -> Iterator[None]:
 def _reported() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        with suppress(OSError, ValueError):  # the interpreter flushes stdout again when it exits
+    except BrokenPipeError:
+        # The reader closed the pipe, as `head` does. The interpreter flushes stdout again when it exits.
+        with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except KeyboardInterrupt as error:
         print_message(" ".join(["Interrupted.", *map(str, error.args)]))
         raise SystemExit(130) from error
     except Exception as error:
-        if hasattr(error, "exit_code"):  # the argument parser reports its own errors
+        # The argument parser reports its own errors.
+        if hasattr(error, "exit_code"):
             raise
+        # What the user can fix is one line; what is unexpected is a bug.
         text = f"Error: {error_text(error)}"
         code = 1
         if _is_out_of_memory(error):

@@ -44,6 +44,7 @@ _OF_PACKAGES = {"search": "search", "trainer": "train", "eval": "eval", "hub_car
 
 def _packages(trace: TracebackType | None) -> list[str]:
     """Our packages in the call stack of an error, outermost first."""
+    # The traceback leads from the caller to the failing import.
     packages = []
     while trace is not None:
         names = trace.tb_frame.f_globals
@@ -55,6 +56,7 @@ def _packages(trace: TracebackType | None) -> list[str]:
 
 def check_installed(*modules: str) -> None:
     """Raise the error of importing a module that is not installed, without the seconds that importing it takes."""
+    # The same error as that of an import, so that it is reported alike.
     for name in modules:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)

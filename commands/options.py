@@ -88,6 +88,7 @@ class _Command(typer.core.TyperCommand):
         return super().parse_args(ctx, full)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        # Options under their headings, in the order of the fields
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             line = param.get_help_record(ctx)
@@ -142,6 +143,7 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
 
     def register(run: Callable[[Any], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
+            # An option that was not given keeps the default, which needs no conversion.
             for name, convert in conversions.items():
                 if convert is not None and values[name]:
                     values[name] = convert(values[name])

@@ -64,10 +64,12 @@ def run(arguments: Sequence[str]) -> int | None:
     if name in ("", "--help"):
         print_lines(*help_lines())
         return 0 if name else 2
+    # Which module runs the command, or which one may have been meant
     known = {}
     for entries in _COMMANDS.values():
         known |= entries
     if name not in known:
+        # As typer reports it for the commands below
         error = f"Error: No such command {name!r}."
         near = get_close_matches(name, known, n=1)
         if near:

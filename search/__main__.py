@@ -86,6 +86,7 @@ def query(config: QueryConfig) -> None:
         "unique": config.unique,
     }
 
+    # The model is loaded only if it is needed: a clip of the gallery has its embeddings there.
     def load() -> "QueryModel":
         return load_query_model(searcher.described, config.model)
 
@@ -95,6 +96,7 @@ def query(config: QueryConfig) -> None:
     else:
         like = _like(searcher, config.like, load)
         results = [search(searcher, None, config.k, config.temperature, like=like, **options)]
+    # Remarks go to stderr, so that hits can be piped.
     for remark in remarks_of(results):
         print_message(remark)
     if not config.as_json:
@@ -136,6 +138,7 @@ def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> 
 
 def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     """What `--json` prints for the answer to one query."""
+    # Fields that only some queries have are left out of the others.
     rows = []
     for hit in hits:
         row = {**hit.place._asdict(), "rank": hit.rank, "clip_id": hit.clip_id, "score": hit.score}
@@ -193,6 +196,7 @@ def serve(config: ServeConfig) -> None:
         from .service.archive import Archive
         from .service.guard import Token
 
+        # With the port taken, open the gallery, and load its model.
         if secret is not None:
             token = Token(secret)
         searcher = open_searcher(config.gallery, _SERVICE_SECONDS)

@@ -57,6 +57,7 @@ class TableAddress:
         """The name in SQL of the table, or of another one whose name begins like it."""
         from psycopg import sql
 
+        # Each part is quoted by itself.
         *schema, table = self.names
         return sql.Identifier(*schema, table + suffix)
 

@@ -57,6 +57,7 @@ class _Service:
             content = response.read()
         except (OSError, HTTPException) as error:
             raise ConnectionError(f"The service at {self._url} does not answer: {error}.") from error
+        # Every answer of a service is JSON, with an `error` if there is a problem.
         problem = None
         try:
             answer = json.loads(content)
@@ -82,6 +83,7 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
         "per_file": config.per_file,
         "unique": config.unique,
     }
+    # The API takes the modalities to use, and `--mask` names those to leave out.
     if config.mask:
         known = service.call("gallery")["share"]
         body["modalities"] = [name for name in known if name not in config.mask]

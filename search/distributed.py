@@ -60,6 +60,7 @@ def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
         except (OSError, ValueError, ImportError) as error:
             address = get_worker().address
             raise ValueError(f"The worker {address} cannot load the model {setup.model}: {error}") from error
+        # Transcripts are written into the folder of the gallery, which workers share.
         speech = Speech(setup.gallery, loaded.recognizer)
         screen = Screen(setup.gallery, loaded.line_reader)
         _loaded.append(_Tools(setup, loaded, Reader(tolerant(loaded.processor), speech, screen)))
@@ -139,6 +140,7 @@ class Cluster:
 
     def _wait_for_worker(self, seconds: float) -> None:
         """Wait until there is a worker; a ValueError if none comes."""
+        # By asking again and again, as workers come and go.
         patience = time.monotonic() + seconds
         while not self._workers():
             if time.monotonic() > patience:
@@ -160,6 +162,7 @@ class Cluster:
         Raises:
             ValueError: a worker cannot load the model, no workers are left, or the scheduler has ended.
         """
+        # Workers compare the files of their model with those of this process.
         fingerprint = identify(setup.model).fingerprint
         running: deque[tuple[list[Job], Future]] = deque()
 

@@ -40,11 +40,14 @@ def _model_of(config: IndexConfig, known: Gallery | None) -> str:
     """The model that is named, or that of an existing gallery, or the default model."""
     if config.model is not None:
         return config.model
-    if known is None or (known.model is None and not len(known)):
+    if known is None:
         return DEFAULT_MODEL
-    if known.model is None:
+    if known.model is not None:
+        return known.model
+    # Embeddings of an unknown model cannot be compared with others.
+    if len(known):
         raise ValueError(f"{config.output} does not say which model made it. Name it with --model.")
-    return known.model
+    return DEFAULT_MODEL
 
 
 def _print_download(model: str) -> None:
@@ -91,6 +94,7 @@ def _reading(config: IndexConfig, known: Gallery | None) -> dict[str, float]:
         wanted["num_frames"] = config.frames
     if config.sound_seconds is not None:
         wanted["max_audio_seconds"] = config.sound_seconds
+    # All clips of a gallery are read alike.
     if known is None or not known.metadata:
         return wanted
     found = reading_of(known.metadata)
@@ -117,6 +121,7 @@ def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple
                 f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
             )
         return tuple(known.modalities)
+    # A new gallery has those of the model, and further texts.
     if is_light(model):
         further = [*LIGHT_MODALITIES, *further]
     elif further:
@@ -129,6 +134,7 @@ def _find(
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """The files that exist, and the texts that are given for them, by lists or by another gallery."""
     files, texts = find_clips(config.paths, selection, columns)
+    # Report what is left out.
     for path, names in selection.unused.items():
         print_message(
             f"Unused columns of {path}: {', '.join(names)}. --text NAME with a new gallery makes one searchable."
@@ -157,6 +163,7 @@ def _find(
 
 def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
     """Name the kinds of words of another gallery that this one has no modality for."""
+    # Texts are in the records of files, recognised words in files of their own.
     counts: Counter[str] = Counter()
     for file in Gallery.open(words_of).files.values():
         counts.update(file.words())
@@ -168,19 +175,6 @@ def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
                 f"The words of {count} files of {words_of} are not used, as this gallery has no modality `{name}`. "
                 f"Index into a new one with --text {name}."
             )
-
-
-def _check(config: IndexConfig, model: str, known: Gallery | None) -> None:
-    """Refuse settings that the gallery cannot take, and download missing models."""
-    if config.dtype is not None and known is not None and known.dtype not in (None, config.dtype):
-        raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
-    _print_download(model)
-    fingerprint = identify(model).fingerprint
-    if known is not None:
-        known.check_model(model, fingerprint, must_know=True)
-    if config.transcribe is not None:
-        _print_download(config.transcribe)
-        identify(config.transcribe).download()
 
 
 def _watch(config: IndexConfig, selection: FileSelection, indexer: Indexer) -> None:
@@ -224,6 +218,8 @@ def index_folder(config: IndexConfig) -> Report:
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
     check_writable(config.output)
+
+    # Which model, which modalities, and which files
     known = None
     if is_gallery(config.output):
         known = Gallery.open(config.output)
@@ -232,22 +228,32 @@ def index_folder(config: IndexConfig) -> Report:
     modalities = _modalities(config, model, known)
     columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
     files, texts = _find(config, selection, columns)
-    _check(config, model, known)
+    if config.dtype is not None and known is not None and known.dtype not in (None, config.dtype):
+        raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
+
+    # Download what is missing.
+    _print_download(model)
     identity = identify(model)
-    name = model if is_light(model) else identity.name
-    recognizer = None
+    if known is not None:
+        known.check_model(model, identity.fingerprint, must_know=True)
+    transcribe = None
     if config.transcribe is not None:
-        recognizer = identify(config.transcribe).name
+        _print_download(config.transcribe)
+        recognizer = identify(config.transcribe)
+        recognizer.download()
+        transcribe = recognizer.name
+    name = model if is_light(model) else identity.name
     setup = Setup(
         gallery=config.output.absolute(),
         model=name,
         modalities=modalities,
-        transcribe=recognizer,
+        transcribe=transcribe,
         recognizer_name=recognizer_name,
         read_text=config.read_text,
         limits=limits,
         reading=_reading(config, known),
     )
+
     # Only this process writes to the gallery from here on.
     with ExitStack() as held:
         embed = None
@@ -261,6 +267,7 @@ def index_folder(config: IndexConfig) -> Report:
             device = torch.device("cpu")  # its workers embed, and choose their own devices
         loaded = load(setup, device)
         print_message(f"{model}: {model_summary(loaded.model)}.")
+        # A new gallery records its model, and how clips are read.
         writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
         if not writer.metadata:
             if is_light(model):

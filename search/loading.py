@@ -81,6 +81,7 @@ def load(setup: Setup, device: torch.device) -> Loaded:
             raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
         name = setup.recognizer_name or setup.transcribe
         recognizer = recognizer_of(identify(setup.transcribe).download(), name, model.device)
+    # OCR is loaded only if it is asked for, as it needs an extra.
     line_reader = None
     if setup.read_text:
         line_reader = RapidOcrReader()

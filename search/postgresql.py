@@ -123,7 +123,7 @@ class Pushed:
 
     def text(self) -> str:
         """The form that is stored."""
-        return json.dumps({**vars(self), "format": _FORMAT}, sort_keys=True)
+        return json.dumps(vars(self) | {"format": _FORMAT}, sort_keys=True)
 
     @classmethod
     def parse(cls, text: str, name: str) -> "Pushed":
@@ -132,6 +132,7 @@ class Pushed:
             stored = json.loads(text)
             if stored.pop("format") == _FORMAT:
                 pushed = cls(**stored)
+                # The names of modalities become parts of SQL.
                 for modality in pushed.modalities:
                     check_modality(modality)
                 return pushed
@@ -161,6 +162,7 @@ class Pushed:
 
     def sum(self) -> str:
         """SQL of the hash of a row, by functions that every server has and that `postgres_fdw` runs on the nodes."""
+        # The types of pgvector have no hash, but the bytes that they are sent as have one.
         send = f"{VECTORS[self.dtype][0]}_send"
         vectors = ", ".join(f"{send}({column})" for column in self.columns)
         return (
@@ -275,6 +277,7 @@ class Table:
             return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
         if isinstance(error, psycopg.errors.InvalidRegularExpression):
             return PatternError(f"A path pattern is invalid: {error.diag.message_primary}.")
+        # Anything else is passed on in one line.
         text = " ".join(str(error).split()) or type(error).__name__
         password = os.environ.get("PGPASSWORD")
         if password:
@@ -294,10 +297,12 @@ class Table:
         self._idle.append(connection)
 
     def _begin(self, mode: str) -> psycopg.Connection:
-        with suppress(IndexError, TableError):  # no connection is idle, or its server was started again
+        # Take a connection that is idle, unless there is none, or its server was started again.
+        with suppress(IndexError, TableError):
             connection = self._idle.pop()
             self.run(connection, f"BEGIN {mode}")
             return connection
+        # Or open one. A server that hangs must not be waited for longer than a statement.
         with self.errors():
             connection = psycopg.connect(
                 self.address.server,
@@ -365,22 +370,22 @@ class Table:
         hasty.close()
         return failing
 
-    def agreed(self, answers: Sequence[tuple[str, str | None]]) -> Pushed:
+    def agreed(self, answers: Sequence[tuple]) -> Pushed:
         """
         What was pushed, if every node has it.
 
         Args:
-            answers (list of `(str, str)`): node and `_about` of the rows -1.
+            answers (list of `tuple`): of each node, its name, the `_about` of its row -1, and more.
 
         Raises:
             DamagedTableError: nodes are missing, or have different versions.
         """
-        texts = {about for _, about in answers if about is not None}
+        stored = {node: about for node, about, *_ in answers}
+        texts = set(stored.values()) - {None}
         if not texts:
             raise FileNotFoundError(f"{self.name} holds no gallery. `scalar push GALLERY ADDRESS` writes one.")
         # Every node must have the newest version, and no other node may be there.
         newest = max((Pushed.parse(text, self.name) for text in texts), key=lambda pushed: pushed.version)
-        stored = dict(answers)
         for node in [*newest.num_clips, *stored]:
             if node not in newest.num_clips or stored.get(node) != newest.text():
                 raise DamagedTableError(
@@ -393,18 +398,19 @@ class Table:
         """Read what was pushed."""
         return self.agreed(self.run(connection, "SELECT _node, _about FROM {table} WHERE _id = -1"))
 
-    def whole(self, connection: psycopg.Connection, answers: Sequence[tuple[str, str | None, int, int]]) -> Pushed:
+    def whole(self, connection: psycopg.Connection, answers: Sequence[tuple]) -> Pushed:
         """
         What was pushed, if every node has all rows of it as they were written.
 
         Args:
-            answers (list of `(str, str, int, int)`): node, `_about`, the number of rows, and of those with their hash.
+            answers (list of `tuple`): of each node, its name, `_about`, the number of rows, that of rows with their
+                hash, and more.
 
         Raises:
             DamagedTableError: nodes or rows are missing, or are not as they were written.
         """
-        pushed = self.agreed([answer[:2] for answer in answers])
-        for node, _, num_rows, num_unchanged in answers:
+        pushed = self.agreed(answers)
+        for node, _, num_rows, num_unchanged, *_ in answers:
             expected = pushed.num_clips[node] + 1  # with the row -1
             if num_rows == num_unchanged == expected:
                 continue
@@ -446,6 +452,7 @@ class Table:
                     vectors[place] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
                     mask[place] = True
             row = Row(facts, vectors, mask)
+            # What was written has this hash.
             if row.digest() != digest:
                 raise DamagedTableError(f"{self.named(node)} has a changed clip, {row.clip_id!r}. Push again.")
             rows.append(row)
@@ -585,6 +592,7 @@ class TableSearcher:
             raise UnsupportedError(
                 f"{self.table.name} has only the score 'scalar', got {scoring.method!r}; a folder has others."
             )
+        # The gallery's own options, unless the query has others
         own = {"query_temperature": self.described.query_temperature} | self.described.calibration
         options = ScoreOptions(**own | scoring.options)
         try:
@@ -725,29 +733,32 @@ class _Ranking:
             "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
         }
-        products = ", ".join(map(self.product, range(len(self.seen))))
-        columns = (
-            f"scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, _id, "
-            f"%(limit)s::int) FILTER (WHERE {condition.allowed})"
-        )
+        columns = "_node"
+        # The first query also counts rows; in a snapshot, nothing changes afterwards.
         is_first = self.num_allowed is None
-        if is_first:  # in a snapshot, nothing changes afterwards
+        if is_first:
             columns += ", min(_about), count(*)"
             unchanged = self.pushed.unchanged(WORDS in condition.left_out)
             for where in (unchanged, condition.allowed, *condition.left_out.values()):
                 columns += f", count(*) FILTER (WHERE {where})"
-        rows = self.table.run(self.connection, f"SELECT _node, {columns} FROM {{table}} GROUP BY _node", values)
+        products = ", ".join(map(self.product, range(len(self.seen))))
+        columns += (
+            f", scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, "
+            f"_id, %(limit)s::int) FILTER (WHERE {condition.allowed})"
+        )
+        rows = self.table.run(self.connection, f"SELECT {columns} FROM {{table}} GROUP BY _node", values)
         if is_first:
-            self.note_counts([(node, *counts) for node, _, *counts in rows])
+            self.note_counts(rows)
         # The best of each node, together
         entries = []
-        for _, best, *_ in rows:
-            entries += [(float(bound), int(number)) for bound, number in best or ()]
+        for *_, best in rows:
+            for bound, number in best or ():
+                entries.append((float(bound), int(number)))
         return sorted(entries, key=lambda entry: (-entry[0], entry[1]))[:limit]
 
-    def note_counts(self, counts: Sequence[tuple]) -> None:
+    def note_counts(self, rows: Sequence[tuple]) -> None:
         """Check that every row of one version was counted, and note how many clips are allowed."""
-        pushed = self.table.whole(self.connection, [numbers[:4] for numbers in counts])
+        pushed = self.table.whole(self.connection, rows)
         different = self.pushed.differences(pushed)
         if different:
             raise TableError(
@@ -755,9 +766,9 @@ class _Ranking:
             )
         self.pushed = pushed
         # Add up the nodes; the first four numbers of each were checked.
-        self.num_allowed = sum(numbers[4] for numbers in counts)
+        self.num_allowed = sum(row[4] for row in rows)
         for place, fact in enumerate(self.condition.left_out, start=5):
-            number = sum(numbers[place] for numbers in counts)
+            number = sum(row[place] for row in rows)
             if number:
                 self.unknown[fact] = number
 
@@ -765,6 +776,7 @@ class _Ranking:
         """SQL of the calibrated product of the query with a modality; NULL if it is absent or not in use."""
         if not self.seen[place]:
             return "NULL"
+        # pgvector's operator <#> is minus the inner product.
         product = f"-({self.pushed.columns[place]}::vector <#> %(query)s::vector)"
         scales = self.options.modality_scale
         offsets = self.options.modality_offset

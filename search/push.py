@@ -207,6 +207,7 @@ def push(
     """
     with closing(Table(address, _TIMEOUT)) as table:
         with table.transaction() as connection:
+            # `to_regclass` takes the name as a text, quoted as in a statement.
             name = address.identifier().as_string(connection)
             is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
         if nodes and not is_new:
@@ -286,6 +287,7 @@ class _Push:
     def before(self) -> int:
         """The version that was pushed before, 0 for a new table; a ValueError if this gallery cannot replace it."""
         versions = [0]
+        # Vectors of another kind could not be compared with those that stay.
         for (about,) in self.execute("SELECT _about FROM {table} WHERE _id = -1 AND _about IS NOT NULL"):
             state = Pushed.parse(about, self.table.name)
             different = state.differences(self.pushed)
@@ -300,6 +302,7 @@ class _Push:
     def known(self) -> tuple[dict[str, tuple[int, str, str | None]], set[int]]:
         """Number, node and digest of each clip by its name, and the numbers of rows that are not clips. The digest of
         a row that others changed is None."""
+        # `push` writes no row without a name, and none with the name of another one.
         known = {}
         strange = set()
         digest = f"CASE WHEN {self.pushed.unchanged()} THEN _digest END"

@@ -61,8 +61,9 @@ def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
 
 def _is_out_of_reach(path: str) -> bool:
     """Whether a file is gone, or its location cannot be accessed, as with a missing drive."""
+    # A drive may list a file, but not read it. Opening a pipe could block forever.
     try:
-        if stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe could block forever
+        if stat.S_ISREG(os.stat(path).st_mode):
             next(pieces_of(path), b"")
     except OSError:
         return True
@@ -134,6 +135,7 @@ class Findings:
 def titles_within(chapters: Sequence[tuple[float, str]], window: Window | None) -> list[str]:
     """The titles of the chapters that a window overlaps by more than codecs add, in order."""
     start, stop = window or (0.0, None)
+    # A chapter ends where the next one begins.
     titles = []
     for (begins, title), (ends, _) in pairwise([*chapters, (math.inf, "")]):
         if title and ends > start + SLIVER and (stop is None or begins < stop - SLIVER):
@@ -175,6 +177,7 @@ class Reader:
         """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
         sound or pictures in which a recogniser may find some."""
         maker = self.speech if words == "subtitle" else self.screen
+        # What was looked for before is not looked for again.
         if words not in self.processor.modalities:
             return False
         has_words = maker.has_words(file.sha256)
@@ -192,7 +195,8 @@ class Reader:
         return has_use and not self.speech.is_known(file.record.sha256)
 
     def _nothing_of(self, file: "_File") -> str:
-        """Say that nothing was found, and what would help."""
+        """A message that nothing was found, and what would help."""
+        # Options that could find something are named only where nobody has used them.
         hints = [NOTHING + ", ".join(self.processor.modalities)]
         if self._may_be_heard(file):
             hints.append("it has sound, see --transcribe")
@@ -229,6 +233,7 @@ class Reader:
             picture.save(still, "jpeg", quality=_STILL_QUALITY)
             found.still = still.getvalue()
 
+        # Read the window; what is wrong with it is recorded, and other files are read on.
         try:
             processor = with_preview(self.processor, keep)
             options |= self._texts(job, file, found)
@@ -245,6 +250,7 @@ class Reader:
             if found.is_lost:
                 found.file = MediaFile(path, 0, 0, "", found.reason)  # without a hash: read as soon as possible
             return found, None
+        # What the report and the gallery need to know of a clip
         found.lacks_transcript = "audio" not in self.processor.modalities and self._may_be_heard(file)
         found.has_words = clip.has("subtitle")
         found.problems = problems
@@ -259,6 +265,7 @@ class Reader:
         names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
         if not names:
             return {}
+        # By precedence, the last first
         available = dict(job.before)
         if "title" in names:
             if file.error is not None:
@@ -281,14 +288,16 @@ class Reader:
         file.record, file.is_lost = record_of(job.path, job.subtitle)
         if file.record.reason is not None:
             return
+        # What is wrong with a stream is reported when the clip is read.
         file.seconds = job.seconds
         if file.seconds is None:
-            with suppress(OSError, ValueError):  # reading the clip reports what is wrong
+            with suppress(OSError, ValueError):
                 file.seconds = self.processor.reader.read_duration(job.path)
         try:
             file.facts = self.processor.reader.read_facts(job.path)
         except (OSError, ValueError) as error:
             file.error = error
+        # Words are recognised once per file, before its first window is read.
         for name, maker in {"subtitle": self.speech, SCREEN: self.screen}.items():
             if name in self.processor.modalities and name not in job.texts:
                 try:

@@ -45,6 +45,7 @@ class Recognised(Transcripts):
             SpeechError, ScreenError: the recogniser failed.
             OSError: it cannot be written.
         """
+        # Make it once, even if it turns out to have no words.
         if self.can_make and self.has_words(sha256) is None:
             try:
                 self.write_once(sha256, lambda: self.make(path, reader))

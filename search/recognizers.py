@@ -47,6 +47,7 @@ class SpeechError(ValueError):
 
 def is_understood(text: str, seconds: float) -> bool:
     """Whether a text is plausible speech for this time: it has words, does not loop, and is not too long."""
+    # What repeats itself compresses well.
     letters = text.encode()
     is_loop = len(letters) > _REPEATED * len(zlib.compress(letters))
     return bool(re.search(r"\w", text)) and not is_loop and len(text) <= _LETTERS * max(seconds, 1.0)
@@ -107,14 +108,15 @@ class SpeechRecognizer:
         from modeling_scalar.loading import quietly
 
         self.name = name or model
+        # Only from safetensors, as a pickle could run code.
         try:
-            # use_safetensors: a pickle could run code
             with quietly():
                 self.pipeline = pipeline(
                     "automatic-speech-recognition", model, device=device, model_kwargs={"use_safetensors": True}
                 )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{self.name} is not a speech recognition model: {error}") from error
+        # Waveforms are read at one rate, for all models.
         rate = self.pipeline.feature_extractor.sampling_rate
         if rate != SAMPLING_RATE:
             raise ValueError(f"{self.name} must have a sampling rate of {SAMPLING_RATE} Hz, got {rate} Hz.")

@@ -29,6 +29,7 @@ LEAST_TEMPERATURE = 1e-6
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
 """The environment variable with the token of a service."""
 
+# Options by the heading under which `--help` lists them
 _model = partial(Option, rich_help_panel=MODEL)
 _reading = partial(Option, rich_help_panel=READING)
 _gallery = partial(Option, rich_help_panel="Gallery")
@@ -45,6 +46,9 @@ def is_address(text: str) -> bool:
 def read_token() -> str | None:
     """Read the token from the environment, as other users can see command lines; `None` if there is none."""
     return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+
+
+# Checks of arguments, which return what a command works with ---------------------------------------------------------
 
 
 def _folder(path: Path) -> Path:
@@ -68,6 +72,7 @@ def _segment(text: str) -> float | Literal["scenes", "none"]:
     """The length of windows in seconds, `scenes` or `none`."""
     if text in ("scenes", "none"):
         return text
+    # What is no number is refused like one that is too small.
     try:
         seconds = float(text)
     except ValueError:
@@ -172,7 +177,9 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
     return Gallery.open(place).searcher
 
 
-# Fields shared by several settings.
+# Settings, one class for each command --------------------------------------------------------------------------------
+
+# Fields shared by several of them
 Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, _folder)]
 ReadFolder = Annotated[
     Path,
@@ -304,9 +311,11 @@ class IndexConfig:
         from gallery.decoding import Limits
         from modeling_scalar.model_identity import identify
 
+        # Wrong limits and models are reported before anything is read.
         Limits.parse(self.limit or [])
         if self.transcribe:
             identify(self.transcribe)
+        # Likewise packages of extras, which are imported late.
         needed = ["av", "pyarrow"]
         if self.cluster is not None:
             needed.append("distributed")
@@ -390,6 +399,7 @@ class QueryConfig:
         return (self.gallery, *self.texts)
 
     def __post_init__(self) -> None:
+        # With a service, nothing of the gallery is here.
         if self.service is not None:
             given = [name for name in _NEEDS_GALLERY if getattr(self, name) is not None]
             if given:
@@ -397,6 +407,7 @@ class QueryConfig:
                     f"--{given[0].replace('_', '-')} needs the gallery itself; a service cannot be asked."
                 )
             return
+        # Otherwise there is a gallery, and either texts or an example.
         if not self.texts and self.like is None:
             raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
         if self.texts and self.like is not None:

@@ -48,6 +48,7 @@ class FileSelection:
 
     def takes(self, path: str) -> bool:
         """Whether to include a file or folder found in a folder."""
+        # What is hidden is reported, so that nobody searches in vain for it.
         name = os.path.basename(path)
         is_hidden = name.startswith(".") or name in _SYSTEM
         if is_hidden:
@@ -75,7 +76,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
         FileNotFoundError: a path does not exist.
         OSError: a folder cannot be listed.
     """
-    found = {}
+    found = {}  # a `dict`, as it keeps the order
     visited = set()
     selection = selection or FileSelection()
     for path in map(Path, paths):
@@ -85,10 +86,12 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
             found[real_path(path)] = None
             continue
         for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
+            # Linked folders are followed once, so circular links end.
             real = os.path.realpath(folder)
             if real in visited:
-                subfolders.clear()  # linked folders are followed once, so circular links end
+                subfolders.clear()
             visited.add(real)
+            # `os.walk` goes into the folders that are left in this list.
             subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
             for name in sorted(names):
                 file = os.path.join(folder, name)
@@ -149,6 +152,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
             The message names the list and the line.
     """
     folder = os.path.dirname(os.path.abspath(path))
+    # Which column has the paths
     names, rows = read_table(path)
     paths = [name for name in _PATHS if name in names]
     if len(paths) != 1:

@@ -35,6 +35,7 @@ class Speech(Recognised):
         """Transcribe a file; `None` if it has subtitles, or no sound."""
         if (reader.read_subtitle_of(path) or "").strip():
             return None
+        # Read the sound in parts, so that hours of it need little memory.
         reader = reader.reporting_to(lambda problem: None)  # reading the clip reports what is wrong
         start = 0.0
         waveform = reader.read_audio(path, (start, start + _READ))  # (samples,)

@@ -69,6 +69,7 @@ class Report(dict[str, FileState]):
 
     def counts(self) -> str:
         """The number of files with each status, as text."""
+        # Statuses that users look for are there even if they are 0.
         found = Counter(state.status for state in self.values())
         always = (Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.UNREADABLE)
         return ", ".join(f"{found[status]} {status}" for status in Status if status in always or found[status])
@@ -116,6 +117,7 @@ class Report(dict[str, FileState]):
         if is_kept:
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
 
+        # What all clips together lack
         lacking = []
         for name, count in gallery.presence_counts().items():
             if count < len(gallery):

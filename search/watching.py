@@ -42,8 +42,9 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
         try:
             now = {path: _stat(path) for path in find()}
         except OSError as error:
+            # A single failure is harmless, and repeated ones are reported once.
             failures += 1
-            if failures == 2:  # a single failure is harmless
+            if failures == 2:
                 print(f"Cannot scan now: {error} No file counts as gone meanwhile; trying again.", file=sys.stderr)
             time.sleep(interval)
             continue

@@ -40,6 +40,7 @@ def _hashes(page: str, tag: str) -> str:
 @cache
 def _page() -> tuple[str, dict[str, str]]:
     """The page and its response headers: it may run its own scripts and styles, and query this service."""
+    # Scripts and styles are allowed by their hashes, so that no text of a gallery can ever run.
     page = PAGE.read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; script-src {_hashes(page, 'script')}; style-src {_hashes(page, 'style')}; "
@@ -66,7 +67,7 @@ async def the_reference() -> Response:
         f"default-src 'none'; script-src {_SCRIPTS} {_hashes(page.body.decode(), 'script')}; connect-src 'self'; "
         f"style-src {_SCRIPTS} 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
     )
-    page.headers["content-security-policy"] = policy
+    page.headers["content-security-policy"] = policy  # instead of the one that forbids all
     return page
 
 
@@ -82,6 +83,7 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
     """Answer assistants while the service runs."""
     service: routes.Service = app.state.service
     try:
+        # The tools for assistants are an extra.
         async with AsyncExitStack() as stack:
             if find_spec("mcp") is not None:
                 from .assistants import Assistants
@@ -119,10 +121,12 @@ def build_app(
         openapi_url="/api/openapi.json",
         lifespan=_running,
     )
+    # What the calls use, and how errors are answered
     api.state.service = routes.Service(archive, token)
     api.state.assistants = None
     for kind in ANSWERED:
         api.add_exception_handler(kind, answer_of)
+    # The page, the calls, and the tools for assistants
     api.include_router(_page_router)
     api.include_router(routes.router)
     api.router.routes.append(Route(ASSISTANTS, _assistants, methods=["POST"], include_in_schema=False))

@@ -73,6 +73,7 @@ class Archive:
 
     def _take(self, searcher: Searcher) -> None:
         """Serve a state of the gallery. A clip of it is read first, so that damage is found here, not in an answer."""
+        # Names are shown without the folder that all files share, which is not known of a table.
         root = None
         if "listing" not in searcher.unsupported:
             hits = searcher.list_clips(Selection(), 0, 1, per_file=False)
@@ -199,6 +200,7 @@ class Archive:
 
     def _key_of(self, clip_id: str) -> str:
         """The key of a clip of an answer, which is kept: always the same, and without any part of its path."""
+        # The oldest keys are forgotten, so that memory is bounded.
         key = hashlib.blake2b(clip_id.encode(), digest_size=_KEY_BYTES).hexdigest()
         with self._keys_lock:
             self._keys[key] = clip_id
@@ -221,6 +223,7 @@ class Archive:
     def list_clips(self, asked: ListRequest) -> Listing:
         """Clips by name."""
         searcher = self.searcher()
+        # Where there are no windows, each clip is a file.
         has_files = asked.per_file and searcher.described.metadata.get(SEGMENT) is not None
         among = Selection(asked.allowed, inside=self._inside(searcher, asked), unique=asked.unique)
         check_supported(searcher, among, "listing")
@@ -241,6 +244,7 @@ class Archive:
         """The clip with a key, in the form of the API and as it is; an [`UnknownClipError`] if there is none."""
         searcher = self.searcher()
         clip = self._clip(key, searcher)
+        # A hit without a score, as in a list
         presence = dict(zip(searcher.described.modalities, clip.modality_mask.tolist(), strict=True))
         hit = Hit(1, clip.clip_id, math.nan, None, presence, place=clip.place, problems=clip.problems)
         return self._result(hit, clip, self._root), clip
@@ -308,8 +312,9 @@ class Archive:
         share = {}
         for name in described.modalities:
             share[name] = counts.get(name, 0) / max(1, num_clips)
+        # Of a folder, the page shows the name: no path of this machine is sent.
         model = described.model
-        if model and os.path.isabs(model):  # a folder, of which the page shows the name
+        if model and os.path.isabs(model):
             model = os.path.basename(os.path.normpath(model))
         return About(
             name=self.name,

@@ -101,6 +101,7 @@ class Assistants:
         return answer.model_dump(mode="json", include=_OF_ANSWER)
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
+        # Reading a clip and its words takes time, in which other requests are answered.
         result, clip = await run_in_threadpool(self._service.archive.moment, asked.key)
         result.said, num_lines = await run_in_threadpool(words_of, clip, asked.query, _MOST_LINES, True)
         return result.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": num_lines}
@@ -121,6 +122,7 @@ class Assistants:
     async def _call(self, _: Any, params: Any) -> CallToolResult:
         if params.name not in self._tools:
             return _result(f"There is no tool {params.name!r:.100}. Use {' or '.join(self._tools)}.", is_error=True)
+        # Errors are results, so that the assistant reads them and can try again.
         arguments, tool = self._tools[params.name]
         try:
             result = await tool(arguments.model_validate(params.arguments or {}))

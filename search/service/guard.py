@@ -141,13 +141,16 @@ class Guard:
         """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        # Refuse what comes from elsewhere, or lacks the token.
         send = self._with_headers(send)
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             return await problem(*refusal)(scope, receive, send)
-        if not _is_asked(scope):  # the page is in memory and needs no limit
+        # The page is in memory, and needs no limit.
+        if not _is_asked(scope):
             return await self._app(scope, receive, send)
+        # Answer a limited number of requests at a time; the body is read here, so that its size and time are limited.
         if self.num_running >= MOST_REQUESTS:
             retry = {"retry-after": str(_RETRY_SECONDS)}
             busy = problem(429, f"The service is busy with {MOST_REQUESTS} requests. Try again.", retry)
@@ -180,6 +183,7 @@ class Guard:
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_navigation
         if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
             return 403, "The request comes from a page of another site."
+        # Open to all are the page, and the call that exchanges the token for a cookie, which checks it itself.
         is_open = not _is_asked(scope) or scope["path"] == "/api/session"
         if self._token is not None and not is_open and not self._token.accepts(headers):
             return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or enter it on the page."
@@ -190,6 +194,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 if message["status"] >= 400:
                     await asyncio.sleep(0)  # the server may have refused the body, and be about to close
+                # Answers may have headers of their own, which stay.
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)

@@ -73,6 +73,7 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
 def _served(path: str) -> tuple[str, str]:
     """The real path and the type of a file of the gallery; a [`NoMediaError`] if it is gone, not a regular file, or of
     a type that is not served."""
+    # The type is that of the file that a link leads to, so that links lead to media files only.
     real = os.path.realpath(path)
     media_type = _TYPES.get(os.path.splitext(real)[1].lower())
     if media_type is None or not os.path.isabs(path):

@@ -29,6 +29,9 @@ _Text = Annotated[str, BeforeValidator(_without_surrogates)]
 _Moment = Annotated[str, Field(max_length=50)] | None
 
 
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
 class Strict(BaseModel):
     """A request, which has no other fields."""
 
@@ -122,6 +125,9 @@ class LikeRequest(Asked):
     """A clip of an earlier answer as the query."""
 
     key: str = Field(max_length=LONGEST_KEY, description="Key of a hit of an earlier answer.")
+
+
+# Responses -----------------------------------------------------------------------------------------------------------
 
 
 class ClipResult(BaseModel):

@@ -29,6 +29,7 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 def _sentence(error: RequestValidationError) -> str:
     """The problems of a request, in one line."""
+    # The first three are enough to see what is wrong.
     messages = []
     for wrong in error.errors()[:3]:
         where = ".".join(map(str, wrong["loc"][1:]))  # after the part of the request
@@ -55,6 +56,7 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(404, error_text(error))
         case UnsupportedError() | ModalityError() | PatternError():
             return problem(422, error_text(error))
+        # What the operator has to mend is in the log, with its path.
         case DamagedFileError():
             logger.error("%s", error_text(error))
             return problem(500, "A file of the gallery is damaged; see the log of the service.")

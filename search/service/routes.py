@@ -119,9 +119,11 @@ async def search(request: SearchRequest, here: Here) -> SearchAnswer:
 
 async def find(request: SearchRequest, here: Service) -> SearchAnswer:
     """Answer a text query, with the words of its hits as far as they are read in time."""
+    # Words in quotation marks are a filter; what is embedded is the text without the marks.
     text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
+    # The model has a thread of its own, and keeps the embedding for the search.
     await call_in(here.model_pool, here.archive.embed, text)
     answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
     await _add_words(answer.hits, clips, request.query)
@@ -130,6 +132,7 @@ async def find(request: SearchRequest, here: Service) -> SearchAnswer:
 
 async def _add_words(hits: Sequence[ClipResult], clips: Sequence[Clip], query: str) -> None:
     """Add words to hits. Where reading them takes long, they stay without: `words` is the URL to get them."""
+    # Read the words of all hits at once.
     reading: dict[asyncio.Task, ClipResult] = {}
     for hit, clip in zip(hits, clips, strict=True):
         if hit.words is not None and len(reading) < _MOST_HITS:
@@ -137,6 +140,7 @@ async def _add_words(hits: Sequence[ClipResult], clips: Sequence[Clip], query: s
             reading[task] = hit
     if not reading:
         return
+    # Take what is read in time; a thread that is late is not waited for.
     done, late = await asyncio.wait(reading, timeout=_WORDS_SECONDS)
     for task in late:
         task.cancel()
@@ -179,6 +183,7 @@ async def loudness(key: str, here: Here, response: Response) -> list[float]:
 
     There are none if the sound cannot be read, or lasts for more than an hour.
     """
+    # Decoding a sound takes long, so there is one thread for it.
     clip = await run_in_threadpool(here.archive.clip, key)
     response.headers["cache-control"] = f"private, {_STILL_CACHED}"
     return await call_in(here.sound_pool, loudness_of, clip)
@@ -187,6 +192,7 @@ async def loudness(key: str, here: Here, response: Response) -> list[float]:
 @router.get("/clips/{key}/captions", response_class=Response)
 def captions(key: str, here: Here) -> Response:
     """Return the subtitles of the file of a clip, or its recognised speech, as WebVTT."""
+    # A player shows one track: subtitles where there are any.
     texts = here.archive.clip(key).words()
     if not any(texts.values()):
         raise HTTPException(404, "This clip has no known words.")

@@ -44,6 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = _addresses_of(host, port, socket.AI_PASSIVE)[0]
     listener = socket.socket(family, kind, protocol)
     try:
+        # A port that a server used a moment ago can be used again at once.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(1024)
@@ -81,6 +82,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for the first request, and make room."""
+        # uvicorn waits without an end for the first request.
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         num_open = 0
