@@ -18,6 +18,7 @@ import typer
 from commands.errors import Commands, print_lines, print_message, run_command
 from commands.options import command_of
 
+from .addresses import TableAddress, is_address, open_searcher
 from .settings import (
     CONDITIONS,
     TOKEN_VARIABLE,
@@ -29,8 +30,6 @@ from .settings import (
     RemoveConfig,
     ServeConfig,
     VerifyConfig,
-    is_address,
-    open_searcher,
     read_token,
 )
 
@@ -157,7 +156,6 @@ def push(config: PushConfig) -> None:
     """Copy a gallery into a table of PostgreSQL; only what is new, changed or removed is sent."""
     from gallery.gallery import Gallery
 
-    from .addresses import TableAddress
     from .push import push as push_gallery
 
     address = TableAddress.parse(config.address)
@@ -265,7 +263,6 @@ def info(config: InfoConfig) -> None:
 def verify(config: VerifyConfig) -> None:
     """Compare every file of a gallery with its hash, or every row of a table, and check every vector."""
     if is_address(config.gallery):
-        from .addresses import TableAddress
         from .push import verify_table
 
         print_lines(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")

@@ -1,4 +1,7 @@
-"""The address of a gallery in PostgreSQL, which is parsed before the libraries that read it are loaded."""
+"""Where a gallery is: in a folder, published, or in a table of PostgreSQL, whose address is parsed here.
+
+The libraries that read it are loaded only when it is opened.
+"""
 
 import re
 from dataclasses import dataclass
@@ -6,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from psycopg import sql
+
+    from gallery.searcher import Searcher
 
 _ADDRESS = re.compile(
     r"(?P<server>postgresql://(?:[\w.-]+@)?[^@/?#\s]*/[\w.-]+)"
@@ -62,4 +67,31 @@ class TableAddress:
         return sql.Identifier(*schema, table + suffix)
 
 
-__all__ = ["TableAddress"]
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a table, not a folder."""
+    return text.startswith("postgresql:/")  # a path leaves out the second slash
+
+
+def open_searcher(place: str, timeout: float = 60) -> "Searcher":
+    """
+    Open a gallery for searching.
+
+    Args:
+        place (`str`): a folder, a published gallery, or the address of a table, see [`TableAddress`].
+        timeout (`float`): seconds that a server of PostgreSQL has for an answer.
+
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: the address is invalid, or something else is there.
+        OSError: the server does not answer.
+    """
+    if is_address(place):
+        from .postgresql import Table, TableSearcher
+
+        return TableSearcher(Table(TableAddress.parse(place), timeout))
+    from gallery.gallery import Gallery
+
+    return Gallery.open(place).searcher
+
+
+__all__ = ["TableAddress", "is_address", "open_searcher"]

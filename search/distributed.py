@@ -167,8 +167,8 @@ class Cluster:
         running: deque[tuple[list[Job], Future]] = deque()
 
         def submit(batch: list[Job]) -> Future:
-            options = {"resources": self._resources, "pure": False}
-            return self._client.submit(_embed, setup, fingerprint, batch, **options)
+            # Not `pure`: a batch that is done again is not the same task.
+            return self._client.submit(_embed, setup, fingerprint, batch, resources=self._resources, pure=False)
 
         def first_result() -> Embedded:
             batch, future = running.popleft()

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
 from commands.extras import check_installed
 from commands.options import MODEL, READING, Given, Limit
 
-if TYPE_CHECKING:
-    from gallery.searcher import Searcher
-
+from .addresses import TableAddress, is_address
 
 LONGEST_SCENE = 60.0
 """Maximum length of a window that ends with a chapter or a scene, in seconds."""
@@ -36,11 +34,6 @@ _gallery = partial(Option, rich_help_panel="Gallery")
 _query = partial(Option, rich_help_panel="Query")
 _filter = partial(Option, rich_help_panel="Filters")
 _access = partial(Option, rich_help_panel="Access")
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is the address of a table, not a folder."""
-    return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
 def read_token() -> str | None:
@@ -108,8 +101,6 @@ def _output(path: Path) -> Path:
 
 def _check_address(address: str) -> str:
     """Refuse what is not the address of a table."""
-    from .addresses import TableAddress
-
     TableAddress.parse(address)
     check_installed("psycopg")
     return address
@@ -126,9 +117,8 @@ def _check_place(place: str) -> str:
     """Refuse a place without a gallery; a published one is looked for when it is opened."""
     from gallery.published import is_published
 
-    if is_published(place):
-        return place
-    _read_place(place)
+    if not is_published(place):
+        _read_place(place)
     return place
 
 
@@ -151,30 +141,6 @@ def _check_model(model: str | None) -> str | None:
     else:
         identify(model)
     return model
-
-
-def open_searcher(place: str, timeout: float = 60) -> "Searcher":
-    """
-    Open a gallery for searching.
-
-    Args:
-        place (`str`): a folder, a published gallery, or the address of a table, see
-            [`~search.addresses.TableAddress`].
-        timeout (`float`): seconds that a server of PostgreSQL has for an answer.
-
-    Raises:
-        FileNotFoundError: there is no gallery.
-        ValueError: the address is invalid, or something else is there.
-        OSError: the server does not answer.
-    """
-    if is_address(place):
-        from .addresses import TableAddress
-        from .postgresql import Table, TableSearcher
-
-        return TableSearcher(Table(TableAddress.parse(place), timeout))
-    from gallery.gallery import Gallery
-
-    return Gallery.open(place).searcher
 
 
 # Settings, one class for each command --------------------------------------------------------------------------------
@@ -539,7 +505,5 @@ __all__ = [
     "ServeConfig",
     "TOKEN_VARIABLE",
     "VerifyConfig",
-    "is_address",
-    "open_searcher",
     "read_token",
 ]

@@ -193,7 +193,7 @@ def _add(found: dict[str, dict[str, str]], file: str, given: Mapping[str, str], 
 
 def find_clips(
     paths: Iterable[str | os.PathLike],
-    selection: FileSelection | None = None,
+    selection: FileSelection,
     columns: Collection[str] = (),
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """
@@ -201,7 +201,7 @@ def find_clips(
 
     Args:
         paths (iterable of `str`): folders, files and lists.
-        selection ([`FileSelection`], *optional*): which files to include.
+        selection ([`FileSelection`]): which files to include.
         columns: as in [`read_list`].
 
     Returns:
@@ -213,7 +213,6 @@ def find_clips(
     """
     found = {}
     given = {}
-    selection = selection or FileSelection()
     for path in map(Path, paths):
         # A list that is not there is reported as any other path.
         if not is_table(path) or not path.exists():

@@ -24,7 +24,7 @@ from gallery.windows import SEGMENT
 from modeling_scalar.scores_scalar import METHODS
 
 from .media import kind_of
-from .models import About, Asked, Chosen, ClipResult, Listing, ListRequest, SearchAnswer
+from .models import About, ClipOptions, ClipResult, Listing, ListRequest, SearchAnswer, SearchOptions
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Archive:
 
     # Queries -------------------------------------------------------------------------------------------------------
 
-    def search(self, text: str, asked: Asked) -> tuple[SearchAnswer, list[Clip]]:
+    def search(self, text: str, asked: SearchOptions) -> tuple[SearchAnswer, list[Clip]]:
         """The best clips for a text."""
         embeds = self.embed(text)
         begun = time.monotonic()
@@ -115,7 +115,7 @@ class Archive:
         hits = search(searcher, embeds, **self._options(searcher, asked), **self.model.learned)[0]
         return self._answer(searcher, hits, asked, begun)
 
-    def like(self, key: str, asked: Asked) -> SearchAnswer:
+    def like(self, key: str, asked: SearchOptions) -> SearchAnswer:
         """
         The clips most similar to one of the gallery, without itself.
 
@@ -131,7 +131,7 @@ class Archive:
             raise UnknownClipError(str(error)) from error
         return self._answer(searcher, hits, asked, begun)[0]
 
-    def _options(self, searcher: Searcher, asked: Asked) -> dict[str, Any]:
+    def _options(self, searcher: Searcher, asked: SearchOptions) -> dict[str, Any]:
         return {
             "k": asked.k,
             "query_temperature": asked.temperature,
@@ -143,13 +143,15 @@ class Archive:
             "inside": self._inside(searcher, asked),
         }
 
-    def _inside(self, searcher: Searcher, asked: Chosen) -> str | None:
+    def _inside(self, searcher: Searcher, asked: ClipOptions) -> str | None:
         """The one file that is searched, if it is only one."""
         if asked.within is None:
             return None
         return self._clip(asked.within, searcher).place.path
 
-    def _answer(self, searcher: Searcher, hits: Hits, asked: Asked, begun: float) -> tuple[SearchAnswer, list[Clip]]:
+    def _answer(
+        self, searcher: Searcher, hits: Hits, asked: SearchOptions, begun: float
+    ) -> tuple[SearchAnswer, list[Clip]]:
         temperature = asked.temperature
         if temperature is None:
             temperature = searcher.described.query_temperature
@@ -177,7 +179,7 @@ class Archive:
         )
         return answer, clips
 
-    def _why_none(self, hits: Hits, asked: Chosen) -> str:
+    def _why_none(self, hits: Hits, asked: ClipOptions) -> str:
         if not hits.num_clips:
             return "The gallery holds no clips."
         if not hits.num_allowed:

@@ -17,9 +17,9 @@ from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
-from .models import LONGEST_KEY, LONGEST_QUERY, Modality, SearchRequest, Strict, Wanted
+from .models import LONGEST_KEY, LONGEST_QUERY, ClipFilter, Modality, SearchRequest, Strict
 from .problems import answer_of
-from .routes import Service, find
+from .routes import Service, search
 from .words import words_of
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class SearchArguments(Strict):
     )
     k: int = Field(10, ge=1, le=_MOST_HITS, description="Maximum number of hits.")
     modalities: list[Modality] | None = Field(None, min_length=1, description="Modalities to search; all by default.")
-    filters: Wanted | None = Field(None, description="Conditions that moments must meet; none by default.")
+    filters: ClipFilter | None = Field(None, description="Conditions that moments must meet; none by default.")
 
 
 class MomentArguments(Strict):
@@ -97,7 +97,7 @@ class Assistants:
 
     async def _search(self, asked: SearchArguments) -> dict[str, Any]:
         request = SearchRequest(query=asked.query, k=asked.k, modalities=asked.modalities, filter=asked.filters)
-        answer = await find(request, self._service)
+        answer = await search(request, self._service)
         return answer.model_dump(mode="json", include=_OF_ANSWER)
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Wanted(Strict):
+class ClipFilter(Strict):
     """Conditions on clips, all of which must hold. A clip whose fact is unknown does not meet its condition."""
 
     paths: list[Annotated[_Text, Field(min_length=1, max_length=500)]] = Field(
@@ -66,11 +66,11 @@ class Wanted(Strict):
         return Filter(**dict(self))
 
 
-class Chosen(Strict):
+class ClipOptions(Strict):
     """The selection of clips."""
 
     k: int = Field(10, ge=1, le=1000, description="Maximum number of hits.")
-    filter: Wanted | None = Field(None, description="Filter on clips; all clips by default.")
+    filter: ClipFilter | None = Field(None, description="Filter on clips; all clips by default.")
     per_file: bool = Field(
         False, description="In a gallery of windows: each file once, by its best window, in a list by its first."
     )
@@ -85,13 +85,13 @@ class Chosen(Strict):
         return Filter() if self.filter is None else self.filter.filter()
 
 
-class ListRequest(Chosen):
+class ListRequest(ClipOptions):
     """Clips by name."""
 
     skip: int = Field(0, ge=0, le=10**9, description="Number of clips to skip before them.")
 
 
-class Asked(Chosen):
+class SearchOptions(ClipOptions):
     """Options of every search."""
 
     temperature: float | None = Field(
@@ -105,7 +105,7 @@ class Asked(Chosen):
     )
 
 
-class SearchRequest(Asked):
+class SearchRequest(SearchOptions):
     """A text query."""
 
     query: str = Field(
@@ -121,7 +121,7 @@ class SearchRequest(Asked):
         return super().allowed.with_words(words)
 
 
-class LikeRequest(Asked):
+class LikeRequest(SearchOptions):
     """A clip of an earlier answer as the query."""
 
     key: str = Field(max_length=LONGEST_KEY, description="Key of a hit of an earlier answer.")
@@ -146,7 +146,7 @@ class ClipResult(BaseModel):
     media: str | None = Field(description="URL of the media file.")
     captions: str | None = Field(description="URL of its subtitles as WebVTT, if any.")
     words: str | None = Field(description="URL of its speech and other texts.")
-    said: list["Said"] | None = Field(
+    said: list["Line"] | None = Field(
         None,
         description="Of a search: its words that best match the query; none if they are not read yet, see `words`.",
     )
@@ -162,7 +162,7 @@ class ClipResult(BaseModel):
 WordsSource = Literal["subtitle", "speech", "screen"]
 
 
-class Said(BaseModel):
+class Line(BaseModel):
     """Words of a clip."""
 
     start: float = Field(description="Position in the file, in seconds.")
@@ -229,17 +229,17 @@ class Problem(BaseModel):
 
 __all__ = [
     "About",
-    "SearchAnswer",
-    "Asked",
+    "ClipFilter",
     "ClipResult",
     "Kind",
     "LikeRequest",
+    "Line",
     "ListRequest",
     "Listing",
     "Modality",
     "Problem",
-    "Said",
+    "SearchAnswer",
+    "SearchOptions",
     "SearchRequest",
     "Strict",
-    "Wanted",
 ]

@@ -22,13 +22,13 @@ from .media import loudness_of, media_response
 from .models import (
     LONGEST_QUERY,
     About,
-    Chosen,
+    ClipOptions,
     ClipResult,
     LikeRequest,
+    Line,
     Listing,
     ListRequest,
     Problem,
-    Said,
     SearchAnswer,
     SearchRequest,
 )
@@ -74,7 +74,7 @@ class Service:
         # The first search for quoted words reads those of all clips, which may take long.
         self.quoted_pool = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
-    def pool_of(self, asked: Chosen) -> Executor:
+    def pool_of(self, asked: ClipOptions) -> Executor:
         """The threads for a search."""
         return self.quoted_pool if asked.allowed.words else self.search_pool
 
@@ -90,42 +90,37 @@ async def _service(request: Request) -> Service:
     return request.app.state.service
 
 
-Here = Annotated[Service, Depends(_service)]
+InjectedService = Annotated[Service, Depends(_service)]
 
 
 @router.post("/session", status_code=204)
-async def begin_session(request: Request, here: Here) -> Response:
+async def begin_session(request: Request, service: InjectedService) -> Response:
     """Exchange the token, sent as `Authorization: Bearer TOKEN`, for a cookie, which media players send, too."""
     response = Response(status_code=204)
-    if here.token is None:
+    if service.token is None:
         return response
-    if not here.token.accepts(request.headers):
+    if not service.token.accepts(request.headers):
         raise HTTPException(401, "This is not the token of the service.")
-    response.set_cookie(COOKIE, here.token.cookie, httponly=True, samesite="strict", path="/")
+    response.set_cookie(COOKIE, service.token.cookie, httponly=True, samesite="strict", path="/")
     return response
 
 
 @router.get("/gallery")
-def about(here: Here) -> About:
+def about(service: InjectedService) -> About:
     """Describe the gallery that is served."""
-    return here.archive.about()
+    return service.archive.about()
 
 
 @router.post("/search")
-async def search(request: SearchRequest, here: Here) -> SearchAnswer:
+async def search(request: SearchRequest, service: InjectedService) -> SearchAnswer:
     """Find clips by text."""
-    return await find(request, here)
-
-
-async def find(request: SearchRequest, here: Service) -> SearchAnswer:
-    """Answer a text query, with the words of its hits as far as they are read in time."""
     # Words in quotation marks are a filter; what is embedded is the text without the marks.
     text, _ = split_query(request.query.strip())
     if not text:
         raise HTTPException(422, "`query`: type what you are looking for.")
     # The model has a thread of its own, and keeps the embedding for the search.
-    await call_in(here.model_pool, here.archive.embed, text)
-    answer, clips = await call_in(here.pool_of(request), here.archive.search, text, request)
+    await call_in(service.model_pool, service.archive.embed, text)
+    answer, clips = await call_in(service.pool_of(request), service.archive.search, text, request)
     await _add_words(answer.hits, clips, request.query)
     return answer
 
@@ -150,50 +145,50 @@ async def _add_words(hits: Sequence[ClipResult], clips: Sequence[Clip], query: s
 
 
 @router.post("/clips")
-async def clips(request: ListRequest, here: Here) -> Listing:
+async def clips(request: ListRequest, service: InjectedService) -> Listing:
     """List clips by name."""
-    return await call_in(here.pool_of(request), here.archive.list_clips, request)
+    return await call_in(service.pool_of(request), service.archive.list_clips, request)
 
 
 @router.post("/like")
-async def like(request: LikeRequest, here: Here) -> SearchAnswer:
+async def like(request: LikeRequest, service: InjectedService) -> SearchAnswer:
     """Find the clips most similar to one that was found."""
-    return await call_in(here.pool_of(request), here.archive.like, request.key, request)
+    return await call_in(service.pool_of(request), service.archive.like, request.key, request)
 
 
 @router.head("/clips/{key}/media", include_in_schema=False)
 @router.get("/clips/{key}/media", response_class=FileResponse)
-def media(key: str, here: Here) -> FileResponse:
+def media(key: str, service: InjectedService) -> FileResponse:
     """Play the file of a clip; the whole file, even for a window."""
-    return media_response(here.archive.media_of(key))
+    return media_response(service.archive.media_of(key))
 
 
 @router.get("/clips/{key}/still", response_class=FileResponse)
-def still(key: str, here: Here) -> FileResponse:
+def still(key: str, service: InjectedService) -> FileResponse:
     """Show a small JPEG of a clip, at most 320 pixels wide and high."""
-    clip = here.archive.clip(key)
+    clip = service.archive.clip(key)
     if clip.still is None:
         raise HTTPException(404, "There is no still of this clip.")
     return media_response(clip.still, _STILL_CACHED)
 
 
 @router.get("/clips/{key}/loudness")
-async def loudness(key: str, here: Here, response: Response) -> list[float]:
+async def loudness(key: str, service: InjectedService, response: Response) -> list[float]:
     """Return how loud a clip is over its time, for a picture of its sound: at most a hundred numbers from 0 to 1.
 
     There are none if the sound cannot be read, or lasts for more than an hour.
     """
     # Decoding a sound takes long, so there is one thread for it.
-    clip = await run_in_threadpool(here.archive.clip, key)
+    clip = await run_in_threadpool(service.archive.clip, key)
     response.headers["cache-control"] = f"private, {_STILL_CACHED}"
-    return await call_in(here.sound_pool, loudness_of, clip)
+    return await call_in(service.sound_pool, loudness_of, clip)
 
 
 @router.get("/clips/{key}/captions", response_class=Response)
-def captions(key: str, here: Here) -> Response:
+def captions(key: str, service: InjectedService) -> Response:
     """Return the subtitles of the file of a clip, or its recognised speech, as WebVTT."""
     # A player shows one track: subtitles where there are any.
-    texts = here.archive.clip(key).words()
+    texts = service.archive.clip(key).words()
     if not any(texts.values()):
         raise HTTPException(404, "This clip has no known words.")
     said = texts.get("subtitle") or texts.get("speech") or []
@@ -203,12 +198,12 @@ def captions(key: str, here: Here) -> Response:
 @router.get("/clips/{key}/words")
 def words(
     key: str,
-    here: Here,
+    service: InjectedService,
     query: Annotated[str, Query(max_length=LONGEST_QUERY, description="The query whose words to find.")] = "",
-) -> list[Said]:
+) -> list[Line]:
     """Return the words of a clip that best match a query, or its first ones."""
-    best, _ = words_of(here.archive.clip(key), query, _MOST_CUES)
+    best, _ = words_of(service.archive.clip(key), query, _MOST_CUES)
     return best
 
 
-__all__ = ["SEARCHES", "Service", "find", "router"]
+__all__ = ["SEARCHES", "Service", "router", "search"]

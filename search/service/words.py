@@ -9,7 +9,7 @@ from gallery.searcher import Clip
 from gallery.transcripts import Cue
 from gallery.words import folded, spans_of
 
-from .models import Said
+from .models import Line
 
 _LEAST = 3  # letters that two forms of a word must share at their beginning
 
@@ -57,7 +57,7 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     return found or [(cue, False) for cue in cues[:most]]
 
 
-def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[list[Said], int]:
+def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[list[Line], int]:
     """
     Read the words of a clip.
 
@@ -78,7 +78,7 @@ def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[l
     lines = []
     for cue, is_asked in chosen:
         marks = spans_of(quoted, cue.text)
-        lines.append(Said(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
+        lines.append(Line(**cue._asdict(), source=sources[cue], is_asked=is_asked, marks=marks))
     return lines, len(cues)
 
 

@@ -162,9 +162,9 @@ def test_the_schema_describes_every_answer(client):
         types["SearchRequest"]
     )
     assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(
-        types["Wanted"]
+        types["ClipFilter"]
     )
-    assert "`2026-01-31T18:00`" in types["Wanted"]["after"]["description"]
+    assert "`2026-01-31T18:00`" in types["ClipFilter"]["after"]["description"]
 
 
 def test_the_usual_page_of_an_api_is_there(client):

@@ -123,7 +123,7 @@ def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_
     assert is_table(tmp_path / "set") and is_table("x.CSV")
     assert not is_table("x.mp4") and not is_table(tmp_path / "folder")
     write_csv(tmp_path / "list.csv", ROWS[:2])
-    files, _ = find_clips([tmp_path / "folder", tmp_path / "list.csv"])
+    files, _ = find_clips([tmp_path / "folder", tmp_path / "list.csv"], FileSelection())
     assert [os.path.relpath(file, tmp_path) for file in files] == ["folder/a.mp4", "clips/b.mp4", "a.mp4"]
 
 
@@ -190,7 +190,7 @@ def test_two_lists_that_disagree_are_named(tmp_path):
     for name, words in (("a.csv", "yes"), ("b.csv", "no")):
         write_csv(tmp_path / name, [{"path": "x.mp4", "subtitle": words}])
     with pytest.raises(ValueError, match=r"b\.csv: what is before it has another `subtitle`"):
-        find_clips([tmp_path / "a.csv", tmp_path / "b.csv"])
+        find_clips([tmp_path / "a.csv", tmp_path / "b.csv"], FileSelection())
 
 
 def index(place, *arguments):
