@@ -22,14 +22,14 @@ from gallery.tables import is_table
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, model_summary
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .indexing import Indexer
 from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
 from .recognizers import downloaded_recognizer
 from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
-from .sources import FileSelection, find_clips, find_files
+from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import Report, Status
 from .watching import watch
 
@@ -206,7 +206,10 @@ def index_folder(config: IndexConfig) -> Report:
     Raises:
         ValueError: settings contradict each other or the gallery; raised before the model is loaded.
     """
-    lists = [str(path) for path in config.paths if config.watch and is_table(path)]
+    lists = []
+    for path in config.paths:
+        if config.watch and is_table(path):
+            lists.append(str(path))
     if lists:
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     recognizer_name = None
@@ -226,7 +229,7 @@ def index_folder(config: IndexConfig) -> Report:
     model = _model_of(config, known)
     selection = FileSelection(config.exclude)
     modalities = _modalities(config, model, known)
-    columns = [name for name in modalities or () if kind_of(name) == "text" and name != "subtitle"]
+    columns = further_texts(modalities or ())
     files, texts = _find(config, selection, columns)
     if config.dtype is not None and known is not None and known.dtype not in (None, config.dtype):
         raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")

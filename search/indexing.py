@@ -101,7 +101,7 @@ class _Source:
         """Whether all windows were read."""
         return self.num_read == len(self.windows)
 
-    def take(self, window: Window | None, found: Findings) -> None:
+    def add(self, window: Window | None, found: Findings) -> None:
         """Add the findings of a window to those of the file."""
         if self.file is None or (found.file.sha256 and not self.file.sha256):
             self.file = found.file
@@ -123,7 +123,7 @@ class _Source:
         for problem in problems:
             self.problems.setdefault(problem, []).append(span)
 
-    def noted(self) -> MediaFile:
+    def record(self) -> MediaFile:
         """The record of the file for the gallery."""
         # A later run reads the windows that are missing, and those that became inaccessible.
         if not self.is_done or (self.num_clips and self.num_lost):
@@ -144,7 +144,7 @@ class _Source:
         if self.is_kept:
             return FileState(self.path, Status.OUT_OF_REACH, joined(list(self.reasons)))
         if not self.num_clips:
-            reason = self.noted().reason
+            reason = self.record().reason
             return FileState(self.path, _status_without_clips(reason), reason, is_dropped=self.stale_removed)
         status = Status.CHANGED if self.was_known else Status.NEW
         if self.was_known and self.num_clips == self.num_windows - len(self.windows):
@@ -170,7 +170,7 @@ class _Source:
         return lines
 
 
-def _expected(num_files: int, done: float, num_clips: int, seconds: float) -> str:
+def _estimate(num_files: int, done: float, num_clips: int, seconds: float) -> str:
     """How long all files will take, from the seconds that the first clips took."""
     minutes = math.ceil(seconds * num_files / done / 60)
     total = f"about {minutes} minutes"
@@ -216,7 +216,7 @@ class _Update:
         self.problems = self.gallery.problems()
         self.rows = {name: row for row, name in enumerate(self.gallery.clip_ids)}
 
-    def _words_of(self, path: str) -> str | None:
+    def _subtitle_of(self, path: str) -> str | None:
         """The subtitle of a file from a list."""
         return self.texts.get(path, {}).get(_SUBTITLE)
 
@@ -279,13 +279,13 @@ class _Update:
         # Hashing is slow: only files of the same size can have the same content.
         sizes = {file.size for file in lost.values()}
         for path in self.files:
-            words = self._words_of(path)
+            subtitle = self._subtitle_of(path)
             try:
-                if path in self.known or clip_stat(path, words)[0] not in sizes:
+                if path in self.known or clip_stat(path, subtitle)[0] not in sizes:
                     continue
             except (OSError, ValueError):  # reading the file reports what is wrong
                 continue
-            new, _ = record_of(path, words)
+            new, _ = record_of(path, subtitle)
             old = lost.pop(new.sha256, None)
             if old is None:
                 continue
@@ -305,15 +305,15 @@ class _Update:
             if path in self.report:
                 continue  # from a list, and gone or out of reach
             file = self.known.get(path)
-            words = self._words_of(path)
+            subtitle = self._subtitle_of(path)
             if file is None:
                 todo[path] = None
                 continue
-            if not file.sha256 and record_of(path, words)[0] == file:
+            if not file.sha256 and record_of(path, subtitle)[0] == file:
                 # A broken link or a pipe: reading it would give the same result.
                 self.report.add(FileState(path, Status.UNREADABLE, file.reason, is_old=True))
                 continue
-            mtime_ns = unchanged_since(path, file, words)
+            mtime_ns = unchanged_since(path, file, subtitle)
             if mtime_ns is None or self._has_further_source(file):
                 todo[path] = None
                 continue
@@ -356,9 +356,12 @@ class _Update:
         if not all(IN_PART in problem for problem in problems):
             return False
         kinds = [SCREEN]
-        if not self._words_of(file.path):
+        if not self._subtitle_of(file.path):
             kinds.append(_SUBTITLE)
-        return any(self._lacks(file.path, words) and self.reader.may_have(words, file) for words in kinds)
+        for words in kinds:
+            if self._lacks(file.path, words) and self.reader.may_have(words, file):
+                return True
+        return False
 
     def _lacks(self, path: str, words: str) -> bool:
         """Whether no clip of a file has the modality of some words."""
@@ -384,7 +387,7 @@ class _Update:
             try:
                 if self.segment is not None:
                     seconds = media.read_duration(path)
-                if mark_of(self._words_of(path)):  # words of a list have no times
+                if mark_of(self._subtitle_of(path)):  # words of a list have no times
                     windows = [None]
                 elif self.writer.metadata.get(SCENES):
                     windows = scene_windows(path, seconds, self.segment, media)
@@ -534,7 +537,7 @@ class Indexer:
                 done = sum(1 / len(source.windows) for source, *_ in reads)
                 bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
                 if is_first and self.progress and done < num_files - 0.5:
-                    bar.write(_expected(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
+                    bar.write(_estimate(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
                 is_first = False
 
     def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:
@@ -559,7 +562,7 @@ class Indexer:
         # are kept, as only pruning removes clips of missing files.
         sources = {}
         for source, window, found in reads:
-            source.take(window, found)
+            source.add(window, found)
             sources[source] = None
         for source in sources:
             source.is_kept = source.had_clips and source.num_lost == source.num_read
@@ -569,7 +572,7 @@ class Indexer:
                 self.writer.remove_clips(set(source.stale).difference(names))
                 source.stale_removed = True
                 source.stale = []
-            file = source.noted()
+            file = source.record()
             if file != source.recorded:
                 source.recorded = file
                 self.writer.put_files([file])

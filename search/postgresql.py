@@ -39,7 +39,7 @@ from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
-from gallery.searching import are_selected, check_supported
+from gallery.searching import are_selected
 from gallery.transcripts import Cue
 from gallery.windows import Place, place_of_clip
 from gallery.words import folded
@@ -556,10 +556,10 @@ class TableSearcher:
     def __init__(self, table: Table):
         self.table = table
         with table.transaction() as connection:
-            self.pushed = pushed = table.pushed(connection)
-        self.described = Described(pushed.metadata, table.name)
-        self.described.dim = pushed.dim
-        self.described.dtype = pushed.dtype
+            self.pushed = table.pushed(connection)
+        self.described = Described(self.pushed.metadata, table.name)
+        self.described.dim = self.pushed.dim
+        self.described.dtype = self.pushed.dtype
 
     def __len__(self) -> int:
         return sum(self.pushed.num_clips.values())
@@ -587,7 +587,6 @@ class TableSearcher:
             TableError: a server does not answer.
         """
         queries = check_vectors(queries, self.pushed.dim)
-        check_supported(self, among)
         if scoring.method != "scalar":
             raise UnsupportedError(
                 f"{self.table.name} has only the score 'scalar', got {scoring.method!r}; a folder has others."

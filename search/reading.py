@@ -25,10 +25,9 @@ from gallery.transcripts import SCREEN
 from gallery.windows import NOTHING, SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-from modeling_scalar.scores_scalar import kind_of
 from search.recognizers import SpeechError
 from search.screen import Screen, ScreenError
-from search.sources import title_of_name
+from search.sources import further_texts, title_of_name
 from search.speech import Speech
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
@@ -262,7 +261,7 @@ class Reader:
     def _texts(self, job: Job, file: "_File", found: Findings) -> dict[str, dict[str, str]]:
         """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
         take precedence over its tags, tags over earlier texts, and these over its name."""
-        names = [name for name in self.processor.modalities if kind_of(name) == "text" and name != "subtitle"]
+        names = further_texts(self.processor.modalities)
         if not names:
             return {}
         # By precedence, the last first

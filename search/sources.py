@@ -14,6 +14,7 @@ from pathlib import Path
 from gallery.filters import path_matcher
 from gallery.tables import is_table, read_table
 from modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
+from modeling_scalar.scores_scalar import kind_of
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 
@@ -92,7 +93,11 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
                 subfolders.clear()
             visited.add(real)
             # `os.walk` goes into the folders that are left in this list.
-            subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
+            taken = []
+            for name in sorted(subfolders):
+                if selection.takes(os.path.join(folder, name)):
+                    taken.append(name)
+            subfolders[:] = taken
             for name in sorted(names):
                 file = os.path.join(folder, name)
                 if os.path.splitext(name)[1].lower() in MEDIA_FILES and selection.takes(file):
@@ -106,6 +111,11 @@ def real_path(path: str | os.PathLike) -> str:
     if os.path.exists(real) and not os.path.isfile(real):
         return os.path.abspath(path)
     return real
+
+
+def further_texts(modalities: Iterable[str]) -> list[str]:
+    """Those of some modalities that are texts other than subtitles."""
+    return [name for name in modalities if kind_of(name) == "text" and name != _SUBTITLE]
 
 
 def title_of_name(path: str) -> str:
@@ -228,4 +238,4 @@ def find_clips(
     return selection.chosen(found), given
 
 
-__all__ = ["FileSelection", "find_clips", "find_files", "read_list", "title_of_name"]
+__all__ = ["FileSelection", "find_clips", "find_files", "further_texts", "read_list", "title_of_name"]

@@ -35,7 +35,8 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
-    scans = failures = 0
+    scans = 0
+    failures = 0
     while True:
         begun = time.monotonic()
         # What is there now; a file that cannot be read is passed on nevertheless, as reading it says why.

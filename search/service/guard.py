@@ -1,8 +1,8 @@
 """The checks on every request: access, origin, size and number.
 
-A page of another site can make a browser send requests to this machine. Such a page can
-read no answer: a domain name that resolves to this machine is not accepted as `Host`, the browser says which site sent
-the request, and headers of the response exclude other sites.
+A page of another site can make a browser send requests to this machine. Such a page can read no answer: a domain name
+that resolves to this machine is not accepted as `Host`, the browser says which site sent the request, and headers of
+the response exclude other sites.
 """
 
 import asyncio
@@ -175,7 +175,9 @@ class Guard:
             if found is not None:
                 host = found[1].strip("[]")
         if not (host in self._names or _is_address(host)):
-            name = f"the name {host!r:.100}" if host else "no name"
+            name = "no name"
+            if host:
+                name = f"the name {host!r:.100}"
             return 400, f"The request has {name} for this machine. Use its address, or start with --hostname NAME."
         # Browsers send the origin of the page; other programs do not.
         origin = headers.get("origin")

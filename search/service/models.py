@@ -82,7 +82,9 @@ class ClipOptions(Strict):
     @property
     def allowed(self) -> Filter:
         """The gallery's filter on clips."""
-        return Filter() if self.filter is None else self.filter.filter()
+        if self.filter is None:
+            return Filter()
+        return self.filter.filter()
 
 
 class ListRequest(ClipOptions):
