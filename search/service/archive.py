@@ -266,10 +266,11 @@ class Archive:
         key = self._key_of(hit.clip_id)
         url = f"api/clips/{key}"
         urls = dict.fromkeys(("media", "captions", "words", "still", "loudness"))
-        # Whether a known file is still there is found out when it is played.
-        path = clip.media
+        # Whether a known file is still there is found out when it is played, as looking for it takes time.
         if clip.record is not None and clip.record.sha256:
             path = clip.place.path
+        else:
+            path = clip.media
         kind = None
         if path is not None:
             kind = kind_of(str(path), hit.presence.get("video", True))
