@@ -93,12 +93,12 @@ def source_state() -> dict[str, str | bool] | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of packages that may affect results; `None` if not installed."""
-    found = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
+    installed = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
     for package in _PACKAGES:
-        found[package] = None
+        installed[package] = None
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed
 
 
 def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **settings: Any) -> dict[str, Any]:
@@ -155,6 +155,7 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
         `str`: the SHA-256 of the UTF-8 text of the JSON list of `[id, presence]` pairs, in their order, without spaces
         and with non-ASCII characters escaped.
     """
+    # The text must not change: hashes of other versions are compared with it.
     pairs = list(zip(clip_ids, presence, strict=True))
     return hashlib.sha256(json.dumps(pairs, separators=(",", ":")).encode()).hexdigest()
 

@@ -112,6 +112,7 @@ class Part:
     @property
     def table(self) -> pa.Table:
         """The rows, mapped."""
+        # A function is called once, and replaced by what it returns.
         if not isinstance(self._table, pa.Table):
             self._table = self._table()
         return self._table
@@ -236,6 +237,7 @@ def map_shard(folder: Path, shard: Shard) -> Part:
         try:
             with pa.ipc.open_stream(mapped) as stream:
                 table = stream.read_all()
+            # Otherwise wrong offsets in the file would end the process when they are followed.
             table.validate(full=True)
         except (OSError, TypeError, pa.ArrowException) as error:
             raise DamagedFileError(path, f"is damaged: {error}", folder.parent) from error

@@ -372,7 +372,7 @@ class Writer:
 
     def _write_removed(self, folder: Path, shard: Shard, removed: np.ndarray, number: int, place: int) -> Shard:
         path = folder / f"removed-{number:06d}-{place}.npy"
-        # In memory first: writing to a file, numpy does not say that the disk is full.
+        # In memory first: when numpy writes to a file, its error does not say that the disk is full.
         content = io.BytesIO()
         np.save(content, removed.astype("<u4"), allow_pickle=False)
         _, digest = self._write_new(path, lambda file: file.write(content.getvalue()))

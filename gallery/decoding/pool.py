@@ -321,7 +321,7 @@ class SandboxedReader(MediaReader):
                         _pool.idle.append(worker)
                     elif code is None:
                         _pool.end(worker)
-            # It answered, or more memory would not help.
+            # Try again only if more memory may help.
             if code is None and kind == "result":
                 answer, problems = content
                 for problem in problems:
@@ -379,6 +379,7 @@ class SandboxedReader(MediaReader):
         callbacks = {"choose": select, "prepare": begin, "frame": receive}
         if self._call("read_frames", path, callbacks, window=window) is None:
             return None
+        # A frame may be chosen several times, and comes once.
         pictures = dict(zip(sorted(set(chosen)), kept, strict=True))
         return [pictures[index] for index in chosen]
 
@@ -437,6 +438,7 @@ class SandboxedReader(MediaReader):
 
     def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
         """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
+        # The file beside a media file counts before a track in it.
         file = path
         if not os.fspath(path).lower().endswith(TEXT_FILES):
             file = find_sidecar(path)

@@ -222,6 +222,7 @@ class LimitedReader(MediaReader):
     ) -> Iterator[np.ndarray]:
         """The samples of a range of the first audio track. One that begins later than two seconds is found by its
         timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec."""
+        # Nothing lies beyond the end, apart from rounding and what codecs add.
         if start >= (packets.end - packets.start + 1) * rate:
             return
         if start > _RUN_UP * rate:
