@@ -227,12 +227,14 @@ class RunConfig(SourceConfig):
         # Before hours of embedding, not after; what needs torch comes last.
         for rate in self.rates:
             check_rate(rate)
+        # The weight of the fusion is read from clips that are not reported.
         if self.fusion_split is not None and (self.model_path is None or self.two_stage is False):
             raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
         if self.fusion_split == self.split:
             raise ValueError(
                 f"The weight of the fusion must be chosen on another split than {self.split!r}, which is reported."
             )
+        # With a model, what it reads; without one, that nothing has to be read.
         if self.model_path is None:
             self._check_unread()
         else:
@@ -331,7 +333,7 @@ class CalibrateConfig(SourceConfig):
         self.run_config()  # which checks them
         if not self.write:
             return
-        # Before hours of embedding, not after.
+        # Before hours of embedding, not after: can the result be saved where it belongs?
         if self.embeddings_path is not None and is_gallery(self.embeddings_path):
             check_writable(Path(self.embeddings_path))
         elif not self.has_own_model:

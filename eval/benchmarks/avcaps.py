@@ -16,6 +16,7 @@ _FORMAT = f"AVCaps' own JSON, an object of clip ids to objects with lists of cap
 def _read(path: Path) -> list[Entry]:
     entries = []
     for video_id, item in read_json(path, dict, _FORMAT).items():
+        # The captions of people, kind by kind.
         captions = []
         kinds = []
         if isinstance(item, dict):

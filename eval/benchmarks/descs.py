@@ -78,7 +78,7 @@ def read_csv(path: Path, reader: Callable[..., Iterable], what: str) -> list:
 def _caption_rows(entry: Entry, captions: str) -> list[dict[str, str]]:
     """Return all captions of a clip, or the first of each kind; with their kinds, if there are any."""
     rows = []
-    kinds = set()
+    kinds = set()  # those of earlier captions; without kinds, None for all
     for place, caption in enumerate(entry.captions):
         row = {"caption": caption}
         if entry.kinds is not None:
@@ -113,6 +113,7 @@ def read_entries(
     what = f"a JSON list of objects with `{id_name}`, {caption_keys} and optionally `subtitle`"
     entries: dict[str, Entry] = {}
     for index, item in enumerate(read_json(path, list, what)):
+        # An object with an id, at least one caption and perhaps a subtitle.
         where = f"Entry {index} of {path}"
         if not isinstance(item, dict):
             raise ValueError(f"{where} must be an object, got {item!r:.200}.")
@@ -164,6 +165,7 @@ def dataset_from_entries(
         FileNotFoundError: clips have no file.
         ValueError: a clip has several files of one kind.
     """
+    # Two listings, and the clips that are in neither.
     ids = [entry.video_id for entry in entries]
     videos = find_media(root / "videos", ids)
     audios = find_media(root / "audios", ids)
@@ -178,6 +180,7 @@ def dataset_from_entries(
         audio_path = audios.get(entry.video_id, video_path)
         if audio_path is None:
             continue
+        # A row for each caption, with the clip's files and subtitle.
         clip = {
             "video_id": entry.video_id,
             "video_path": video_path,
@@ -216,6 +219,7 @@ def load_descs(
     Raises:
         FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
     """
+    # The annotation of the split, in its published format, then the media by its ids.
     file = f"{split}.json"
     if files is not None:
         file = files[split]

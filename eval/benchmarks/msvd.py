@@ -29,6 +29,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> list[Entry]:
+    # The ids of the split, and all captions of the corpus by id.
     ids = _lines(path)
     descriptions = path.with_name(_DESCRIPTIONS)
     captions: dict[str, list[str]] = {}

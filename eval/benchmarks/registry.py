@@ -63,7 +63,8 @@ def check_benchmark(name: str, root: str | os.PathLike | None = None) -> None:
         raise ValueError(
             f"`name` must be one of {sorted(_MODULES)}, got {name!r}. If a plugin registers it, load the plugin."
         )
-    has_folder = name in NAMES and name != "own"  # that of a plugin may be anything
+    # The root of `own` is a file or a data set on the Hub, that of a plugin anything.
+    has_folder = name in NAMES and name != "own"
     if root is not None and has_folder and not Path(root).is_dir():
         raise FileNotFoundError(f"There is no folder {os.fspath(root)!r}, which should hold the benchmark {name}.")
 
@@ -121,6 +122,7 @@ def load_split(
     unknown = sorted(set(settings) - set(benchmark.settings))
     if unknown:
         raise ValueError(f"The benchmark {name} has the settings {list(benchmark.settings)}, not {unknown}.")
+    # The protocol's task and processing go with the data: whoever embeds it needs them.
     dataset, left_out = benchmark.load(root, split, on_missing=on_missing, **settings)
     return Split(dataset, left_out, benchmark.task, benchmark.processing)
 

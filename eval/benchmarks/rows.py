@@ -42,6 +42,7 @@ def _warn_once(message: str) -> None:
 
 def warn_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
     """Log, once per process, the texts that a model embeds but a benchmark lacks, and those that are not read."""
+    # Texts of the model without a column; a subtitle is a column of every benchmark.
     read = text_columns(columns, modalities)
     lacking = []
     for name in modalities:
@@ -52,6 +53,7 @@ def warn_unread(columns: Sequence[str], modalities: Sequence[str]) -> None:
             f"The model embeds {', '.join(lacking)}, but the benchmark has no such column: no clip has it. With your "
             "own table, name its columns of texts: `--column title=YOURS`."
         )
+    # Columns without a modality.
     unread = [name for name in columns if name not in (*FEATURES, KIND, *read)]
     if unread:
         _warn_once(f"The model does not embed {', '.join(unread)}: it embeds {', '.join(modalities)}.")
@@ -133,6 +135,7 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> 
         FileNotFoundError: a file does not exist.
         ValueError: a stream cannot be decoded. Both messages name the clip and its files.
     """
+    # The same path in both columns is the video's own audio track.
     video = clip["video_path"]
     audio = clip["audio_path"]
     if audio is not None and audio == video:
@@ -172,6 +175,7 @@ def query_kinds(dataset: Dataset, task: str = "retrieval") -> dict[str, dict[str
 
 def clip_digests(dataset: Dataset) -> list[str]:
     """Return 64 bits of a hash of each clip's id and file names, which do not depend on their folder; sorted."""
+    # A set: a clip has a row for each caption.
     digests = set()
     columns = dataset.select_columns(["video_id", "video_path", "audio_path"]).to_dict()
     for video_id, video_path, audio_path in zip(*columns.values(), strict=True):

@@ -30,6 +30,7 @@ def load_youcook2(
         FileNotFoundError: there is no annotation, or steps have no file.
         ValueError: the annotation is malformed.
     """
+    # Every step of every video of the split is a clip.
     path = Path(root) / "youcookii_annotations_trainval.json"
     videos = read_json(path, dict, _FORMAT).get("database")
     entries = []

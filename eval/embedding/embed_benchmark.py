@@ -43,6 +43,7 @@ _PLANNED = {
 
 def _rows_sha256(clips: list[dict[str, Any]], captions: list[str], query_ids: list[str], pairs: list) -> str:
     """Return a hash of everything in the rows except the folders; a file counts by its name and size."""
+    # The same clips in another folder are the same: a path counts by its last part, with the size of the file.
     rows = []
     for clip in clips:
         values: list[Any] = []
@@ -117,6 +118,7 @@ def embed_into(
 
 def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
     """Whether there is nothing to do; raise a ValueError if the embeddings have other settings, or a part is lost."""
+    # A new gallery has everything to do.
     metadata = writer.metadata
     folder = writer.folder
     if not writer.snapshot.shards:

@@ -36,6 +36,7 @@ def row_reader(
     """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
 
     def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
+        # `None` in place of an empty clip, so that every clip keeps its place.
         clip = read_row(processor, row, processed=True)
         note = row["video_id"], clip.problems
         if clip.is_empty:
@@ -59,6 +60,7 @@ def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
     empty = []
     for batch in batches:
         problems += problems_of(batch)
+        # Places of a batch that cannot be embedded are empty clips.
         for place, (name, _) in enumerate(batch.notes):
             if place not in batch.embeddable:
                 empty.append(name)
@@ -166,6 +168,7 @@ def embed_dataset(
             modality left (all of them are listed).
         FileNotFoundError: a file does not exist.
     """
+    # Settings and rows are checked before anything is read.
     check_reading(batch_size, num_workers)
     warn_unread(dataset.column_names, processor.modalities)
     clips, captions, query_ids, pairs = group_rows(dataset, task, processor.modalities)
@@ -181,6 +184,7 @@ def embed_dataset(
     try:
         text_embeds = embed_texts(model, processor, captions, batch_size, progress)
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=not progress) as bar:
+            # Each batch is embedded while the next ones are read.
             for batch in read_rows(processor, clips, batch_size, num_workers):
                 parts.append(Embedded(batch.notes, batch.embeddable, embed_clips(model, batch.features)))
                 if has_heads:

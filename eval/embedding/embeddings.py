@@ -191,6 +191,7 @@ class Embeddings:
             ValueError: the folder holds something else, the embeddings have another precision and `dtype` does not
                 choose one, a vector does not have unit norm, or `metadata` is not JSON.
         """
+        # The clips that each query describes, by their ids: rows may be stored in another order.
         if dtype is not None:
             precision_of(dtype)
         described: list[list[str]] = [[] for _ in self.query_ids]
@@ -278,6 +279,7 @@ def _is_off(embeds: torch.Tensor) -> torch.Tensor:
 
 def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Tensor:
     """Return the rows of queries and the clips that they describe, (P, 2)."""
+    # A query has a list of ids: flattened, with the row of its query for each id.
     column = queries.column("clip_ids")
     described = pc.list_flatten(column).cast(pa.string())
     query_rows = pc.list_parent_indices(column)

@@ -132,6 +132,7 @@ def match_logits(
     def read(rows: list[int]) -> Iterator[ReadBatch]:
         return read_rows(processor, [clips[row] for row in rows], batch_size, num_workers)
 
+    # Errors name a clip by its id.
     names = [clip["video_id"] for clip in clips]
     sizes = batch_size, pair_batch_size
     return match_read(model, processor, names, captions, requests, read, *sizes, progress)

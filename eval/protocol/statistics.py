@@ -74,7 +74,7 @@ def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str
     values = _finite("values", values)
     mean = float(values.mean())
     deviation = 0.0
-    if len(values) > 1:
+    if len(values) > 1:  # a single run is refused below
         deviation = float(values.std(ddof=1))
     low, high = t_interval(mean, deviation, len(values), confidence)
     return {"mean": mean, "deviation": deviation, "low": low, "high": high}
@@ -111,6 +111,7 @@ def paired_bootstrap(
     second = _finite("second", second)
     if first.shape != second.shape:
         raise ValueError(f"Expected values of the same queries, got {len(first)} and {len(second)}.")
+    # The percentile interval of the mean difference per query.
     differences = first - second
     difference = float(differences.mean())
     low = difference
@@ -214,6 +215,7 @@ class _Part(NamedTuple):
 
 def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndarray, np.ndarray]:
     """Both methods' values as arrays `(trainings, queries)`."""
+    # A row for each training.
     first = np.stack([_finite("first", row) for row in first])
     second = np.stack([_finite("second", row) for row in second])
     if first.shape[1] != second.shape[1]:
@@ -246,6 +248,7 @@ def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list
 
 def _training_parts(values: np.ndarray) -> tuple[_Part, _Part]:
     """The mean squares of trainings and of the rest, each over the number of values `(trainings, queries)`."""
+    # Analysis of variance with two factors and one value in each cell.
     num_trainings, num_queries = values.shape
     per_training = values.mean(1, keepdims=True)
     per_query = values.mean(0, keepdims=True)

@@ -78,11 +78,13 @@ def _protocol(run: Run) -> dict[str, Any]:
 def _check_against(known: Mapping[Path, Run], path: Path, run: Run) -> None:
     """Check a run against those of the same benchmark."""
     for other, theirs in known.items():
+        # One result for each label and seed.
         if (theirs["label"], theirs["seed"]) == (run["label"], run["seed"]):
             raise ValueError(
                 f"{other} and {path} both hold {run['benchmark']} with the label {run['label']!r} and the seed "
                 f"{run['seed']}. Give one of them, or evaluate with another label."
             )
+        # A label is a row of a table: its seeds must score alike.
         for name in ("method", *WEIGHING):
             one = theirs["score"].get(name)
             another = run["score"].get(name)
@@ -91,6 +93,7 @@ def _check_against(known: Mapping[Path, Run], path: Path, run: Run) -> None:
                     f"{other} and {path} have the label {run['label']!r} but score with the {name} {one!r} and "
                     f"{another!r}. Evaluate one of them with another label."
                 )
+        # What both measured must be the same.
         ours = _protocol(run)
         for name, value in _protocol(theirs).items():
             if value != ours[name] and None not in (value, ours[name]):

@@ -58,6 +58,7 @@ def _temperature(value: Any) -> bool:
 def _second_stage_entry(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
+    # Known fields by their kinds; a metric has the name of its direction in front, anything else is not read.
     checks = {"depth": _count, "policy": _text, "method": _text, "rate": _rate, "rule": _text, "weight": _number}
     for name, content in value.items():
         check = checks.get(name)
@@ -133,6 +134,7 @@ _RESULT = {
 
 def _check(value: Any, expected: Any, name: str) -> str | None:
     """Return what is wrong with a value, if anything."""
+    # By the form of what is expected: see the comment above the schema.
     if isinstance(expected, tuple):  # null, or something else
         if value is None:
             return None
@@ -175,6 +177,7 @@ def _check_names(value: dict[str, Any], expected: Any, name: str) -> str | None:
 
 def _check_fields(value: dict[str, Any], expected: dict[str, Any], name: str) -> str | None:
     """Check an object with these fields; others may be there, for no reader uses them."""
+    # Missing fields first: they usually have a cause of their own, such as a file of another program.
     lacking = [key for key in expected if not key.endswith("?") and key not in value]
     if lacking and name:
         return f"`{name}` lacks {lacking}"
@@ -219,6 +222,7 @@ def second_stage(
     Returns:
         `list[Mapping]`: entries of every method, policy and rate.
     """
+    # The entries of the rule, by their depths.
     by_depth: dict[int, list] = {}
     for entry in entries:
         if entry.get("rule", "match") == rule:
