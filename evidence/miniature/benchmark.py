@@ -15,8 +15,10 @@ from evidence.miniature.generation import check_version
 from evidence.miniature.vocabulary import VOCABULARY
 from gallery.files import read_json
 
+# The captions of classes, by timbre.
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}
 
+# What results store about the set.
 _DESCRIBED = (
     "version", "seed", "num_train", "num_validation", "num_test", "shared", "complete", "disagree", "alone",
     "evidence", "recall_at_1_ceilings", "sha256",
@@ -29,6 +31,7 @@ def _read_rows(folder: Path, split: str) -> list[dict]:
             f"{folder} is not a finished miniature benchmark. Generate it: `python -m evidence miniature --output "
             f"{folder}`."
         )
+    # A changed annotation would change results without notice.
     manifest = _read_manifest(folder)
     content = (folder / f"{split}.jsonl").read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(f"{split}.jsonl"):
@@ -50,17 +53,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _evidence(folder: Path) -> list[str]:
-    """Return the further evidence in the clips of a set."""
-    return _read_manifest(folder)["evidence"]
-
-
 def _options(manifest: dict[str, Any]) -> str:
     """Return the command-line options that generated a set."""
-    names = ("num_train", "num_validation", "num_test", "seed", "shared", "disagree")
-    options = [f"--{name.replace('_', '-')} {manifest[name]}" for name in names]
-    options += [f"--evidence {name}" for name in manifest["evidence"]]
-    return " ".join([*options, *(f"--{name}" for name in ("complete", "alone") if manifest[name])])
+    options = []
+    for name in ("num_train", "num_validation", "num_test", "seed", "shared", "disagree"):
+        options.append(f"--{name.replace('_', '-')} {manifest[name]}")
+    for name in manifest["evidence"]:
+        options.append(f"--evidence {name}")
+    for name in ("complete", "alone"):
+        if manifest[name]:
+            options.append(f"--{name}")
+    return " ".join(options)
 
 
 def load_miniature(
@@ -80,7 +83,8 @@ def load_miniature(
         FileNotFoundError: the folder is missing or unfinished, or the file of a clip is missing.
     """
     folder = Path(folder)
-    return dataset_from_rows(_read_rows(folder, split), folder, on_missing, _evidence(folder))
+    rows = _read_rows(folder, split)
+    return dataset_from_rows(rows, folder, on_missing, _read_manifest(folder)["evidence"])
 
 
 def load_miniature_classes(
@@ -94,13 +98,16 @@ def load_miniature_classes(
     Args, Returns and Raises: as [`load_miniature`]; the captions are values of `LABELS`, without a kind.
     """
     folder = Path(folder)
-    rows = [
-        {name: row[name] for name in (*FEATURES, *_evidence(folder))}
-        | {"caption": LABELS[row["attributes"]["audio"]["timbre"]]}
-        for row in _read_rows(folder, split)
-        if "audio" in row["attributes"]
-    ]
-    return dataset_from_rows(rows, folder, on_missing, _evidence(folder))
+    evidence = _read_manifest(folder)["evidence"]
+    rows = []
+    for row in _read_rows(folder, split):
+        # The label replaces the caption, and only the columns of a benchmark stay.
+        attributes = row["attributes"]
+        if "audio" in attributes:
+            columns = {name: row[name] for name in (*FEATURES, *evidence)}
+            columns["caption"] = LABELS[attributes["audio"]["timbre"]]
+            rows.append(columns)
+    return dataset_from_rows(rows, folder, on_missing, evidence)
 
 
 def describe_miniature(folder: str | os.PathLike) -> dict[str, Any]:

@@ -26,19 +26,29 @@ class _Factor:
     def __init__(self, factor: str, shared: float):
         values = FACTORS[factor]
         modalities = list(next(iter(values.values())))
-        self.names = [(modality, name) for modality in modalities for name in names_of(factor, modality)]
-        options = [list(VOCABULARY[modality][name]) for modality, name in self.names]
-        self.codes = [{value: code for code, value in enumerate(column)} for column in options]
-        combinations = list(product(*options))
-        self.states = np.array(list(product(*(range(len(column)) for column in options))))
-        self.expressed = {modality: [] for modality in modalities}
-        for combination in combinations:
-            mentioned = {name: value for name, value in zip(self.names, combination, strict=True)}
-            for modality, found in self.expressed.items():
-                own = {name: value for (of, name), value in mentioned.items() if of == modality}
+        self.names: list[tuple[str, str]] = []
+        self.options: list[list[str]] = []
+        for modality in modalities:
+            for name in names_of(factor, modality):
+                self.names.append((modality, name))
+                self.options.append(list(VOCABULARY[modality][name]))
+
+        # Every combination of attributes is a state: a row of the places of its values in the options.
+        sizes = [len(column) for column in self.options]
+        self.states = np.indices(sizes).reshape(len(sizes), -1).T  # (states, attributes)
+
+        # What each modality expresses in every state.
+        self.expressed = {}
+        for modality in modalities:
+            found = []
+            for combination in product(*self.options):
+                attributes = dict(zip(self.names, combination, strict=True))
+                own = {name: attributes[modality, name] for name in names_of(factor, modality)}
                 found.append(expressed_value(factor, modality, own))
-        self.expressed = {modality: np.array(found, dtype=object) for modality, found in self.expressed.items()}
-        self.probabilities = np.full(len(combinations), (1 - shared) / len(combinations))
+            self.expressed[modality] = np.array(found, dtype=object)
+
+        # A shared value is drawn first, then one of the states in which all modalities express it.
+        self.probabilities = np.full(len(self.states), (1 - shared) / len(self.states))
         for value in values:
             together = np.logical_and.reduce([found == value for found in self.expressed.values()])
             self.probabilities[together] += shared / len(values) / together.sum()
@@ -51,24 +61,24 @@ class _Factor:
                 true &= np.logical_or.reduce([found == claim[1] for found in self.expressed.values()])
             else:
                 column = self.names.index(claim[:2])
-                true &= self.states[:, column] == self.codes[column][claim[2]]
+                true &= self.states[:, column] == self.options[column].index(claim[2])
         return true
 
     @cache  # noqa: B019 - one instance for a call
-    def own(self, modality: str) -> np.ndarray:
+    def state_codes(self, modality: str) -> np.ndarray:
         """Return the modality's value in each state, as a number; 0 everywhere if it does not express the factor."""
-        code = np.zeros(len(self.states), dtype=np.int64)
-        for column, (of, _) in enumerate(self.names):
-            if of == modality:
-                code = code * len(self.codes[column]) + self.states[:, column]
-        return code
+        codes = np.zeros(len(self.states), dtype=np.int64)
+        for column, (other, _) in enumerate(self.names):
+            if other == modality:
+                codes = codes * len(self.options[column]) + self.states[:, column]
+        return codes
 
-    def said(self, clip: MiniatureClip, modality: str) -> int:
-        """Return the value of a clip's modality, numbered as in [`own`]."""
+    def clip_code(self, clip: MiniatureClip, modality: str) -> int:
+        """Return the value of a clip's modality, numbered as in [`state_codes`]."""
         code = 0
-        for codes, (of, name) in zip(self.codes, self.names, strict=True):
-            if of == modality:
-                code = code * len(codes) + codes[clip.attributes[modality][name]]
+        for options, (other, name) in zip(self.options, self.names, strict=True):
+            if other == modality:
+                code = code * len(options) + options.index(clip.attributes[modality][name])
         return code
 
 
@@ -76,32 +86,42 @@ def _probabilities(clips: Sequence[MiniatureClip], modality: str, shared: float)
     """Return a one-modality reader's probability that each caption (rows) is true of each clip (columns)."""
     factors = {name: _Factor(name, shared) for name in FACTORS}
     has = np.array([modality in clip.attributes for clip in clips])
-    said = {
-        name: np.array([factor.said(clip, modality) if known else 0 for clip, known in zip(clips, has, strict=True)])
-        for name, factor in factors.items()
-    }
-    factor_of = {attribute: name for name, factor in factors.items() for attribute in factor.names}
-    sizes = {(m, name): len(values) for m, names in (VOCABULARY | EVIDENCE).items() for name, values in names.items()}
+    words = VOCABULARY | EVIDENCE
+    factor_of: dict[tuple[str, ...], str] = {}
+    codes = {}
+    for name, factor in factors.items():
+        factor_of |= dict.fromkeys(factor.names, name)
+        # What the reader knows of each clip; 0 for a clip without the modality.
+        codes[name] = np.zeros(len(clips), dtype=np.int64)
+        for column in has.nonzero()[0]:
+            codes[name][column] = factor.clip_code(clips[column], modality)
+
     found: dict[_Claims, np.ndarray] = {}
     for query in clips:
         if query.claims in found:
             continue
+        # Claims on attributes of no factor are independent of all else.
         row = np.where(has, 1.0, float(modality not in query.mentions))
         of_factors: dict[str, set[tuple[str, ...]]] = {}
         for claim in query.claims:
-            factor = claim[0] if len(claim) == 2 else factor_of.get(claim[:2])
+            factor = factor_of.get(claim[:2])
+            if len(claim) == 2:
+                factor = claim[0]
             if factor is not None:
                 of_factors.setdefault(factor, set()).add(claim)
             elif claim[0] == modality:
-                row *= [known and clip.attributes[modality][claim[1]] == claim[2]
-                        for clip, known in zip(clips, has, strict=True)]  # fmt: skip
+                row *= [clip.attributes.get(modality, {}).get(claim[1]) == claim[2] for clip in clips]
             else:
-                row /= sizes[claim[:2]]
+                row /= len(words[claim[0]][claim[1]])
+
+        # Claims on a factor: their probability given what the modality expresses, or without knowing it.
         for name, claims in of_factors.items():
             factor = factors[name]
-            true, own, weights = factor.holds(frozenset(claims)), factor.own(modality), factor.probabilities
-            known = np.bincount(own, weights * true) / np.bincount(own, weights)
-            row *= np.where(has, known[said[name]], (weights * true).sum())
+            weights = factor.probabilities
+            true = weights * factor.holds(frozenset(claims))
+            own = factor.state_codes(modality)
+            known = np.bincount(own, true) / np.bincount(own, weights)
+            row *= np.where(has, known[codes[name]], true.sum())
         found[query.claims] = row
     return np.stack([found[query.claims] for query in clips])
 
@@ -113,7 +133,9 @@ def _shares(clips: Sequence[MiniatureClip], modality: str | None, shared: float)
         for number, clip in enumerate(clips):
             for fact in clip.facts:
                 clips_of.setdefault(fact, np.zeros(len(clips), dtype=bool))[number] = True
-        return np.array([1 / np.logical_and.reduce([clips_of[c] for c in query.claims]).sum() for query in clips])
+        # All clips of which the caption is true tie.
+        ties = [np.logical_and.reduce([clips_of[claim] for claim in query.claims]).sum() for query in clips]
+        return 1 / np.array(ties)
     probabilities = _probabilities(clips, modality, shared)
     own = probabilities.diagonal()[:, None]
     ties = (np.abs(probabilities - own) <= _CLOSE * own).sum(1)
@@ -139,10 +161,13 @@ def recall_ceilings(
     if not clips:
         return dict.fromkeys(("all", *kinds))
     shares = 100 * _shares(clips, modality, shared)
-    chosen = {kind: [row for row, clip in enumerate(clips) if clip.kind == kind] for kind in kinds}
-    return {"all": float(shares.mean())} | {
-        kind: float(shares[rows].mean()) if rows else None for kind, rows in chosen.items()
-    }
+    ceilings: dict[str, float | None] = {"all": float(shares.mean())}
+    for kind in kinds:
+        ceilings[kind] = None
+        is_kind = np.array([clip.kind == kind for clip in clips])
+        if is_kind.any():
+            ceilings[kind] = float(shares[is_kind].mean())
+    return ceilings
 
 
 __all__ = ["recall_ceilings"]

@@ -93,14 +93,15 @@ class MiniatureClip:
 
     def row(self) -> dict[str, object]:
         """Return the clip's line of the annotation file; `None` marks a track that the clip lacks."""
+        paths = dict.fromkeys(self.attributes, self.path)
         video_id = f"mini_{self.split}_{self.index:06d}"
         if self.view:
             video_id += f"_{self.view}"
         return {
             "video_id": video_id,
             "caption": self.caption,
-            "video_path": self.path if "video" in self.attributes else None,
-            "audio_path": self.path if "audio" in self.attributes else None,
+            "video_path": paths.get("video"),
+            "audio_path": paths.get("audio"),
             "subtitle": self.subtitle,
             **self.texts,
             "kind": self.kind,

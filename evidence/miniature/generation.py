@@ -6,10 +6,12 @@ import logging
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -33,13 +35,13 @@ def _interrupts_held() -> Iterator[None]:
     if current_thread() is not main_thread():  # other threads never receive it
         yield
         return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if heard:
+    if received:
         signal.raise_signal(signal.SIGINT)
 
 
@@ -51,8 +53,8 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
                 progress.update()
             return
         # A terminal sends Ctrl-C to all processes; this one handles it and ends the others.
-        deaf = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
-        with ProcessPoolExecutor(num_proc, **deaf) as pool:
+        ignoring = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}
+        with ProcessPoolExecutor(num_proc, **ignoring) as pool:
             try:
                 with _interrupts_held():
                     rendered = pool.map(render, clips, [folder] * len(clips), chunksize=16)
@@ -66,13 +68,6 @@ def _render_all(clips: Sequence[MiniatureClip], folder: Path, num_proc: int) -> 
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-
-
-def _write_annotation(path: Path, clips: Sequence[MiniatureClip]) -> str:
-    """Write one JSON line per clip and return the SHA-256 of the file."""
-    content = "".join(json.dumps(clip.row()) + "\n" for clip in clips).encode()
-    path.write_bytes(content)
-    return hashlib.sha256(content).hexdigest()
 
 
 def check_version(manifest: dict[str, Any], folder: Path) -> None:
@@ -106,25 +101,33 @@ def _is_finished(output: Path, settings: dict[str, Any]) -> bool:
 def _manifest(
     settings: dict[str, Any], clips: dict[str, list[MiniatureClip]], hashes: dict[str, str]
 ) -> dict[str, Any]:
-    evidence, shared = settings["evidence"], settings["shared"]
-    kinds, vocabulary = kinds_of(evidence), VOCABULARY | {name: EVIDENCE[name] for name in evidence}
-    readers = {"all": None} | {modality: modality for modality in vocabulary}
+    evidence = settings["evidence"]
+    kinds = kinds_of(evidence)
+    vocabulary = VOCABULARY | {name: EVIDENCE[name] for name in evidence}
+    words = {}
+    for modality, names in vocabulary.items():
+        words[modality] = {name: list(values) for name, values in names.items()}
+
+    # Counts and ceilings of each split.
+    absent = {}
+    counts = {}
+    ceilings = {}
+    for split, drawn in clips.items():
+        present = Counter()
+        for clip in drawn:
+            present.update(clip.attributes.keys())
+        absent[split] = {modality: len(drawn) - present[modality] for modality in vocabulary}
+        of_kind = Counter(clip.kind for clip in drawn)
+        counts[split] = {kind: of_kind[kind] for kind in kinds}
+        ceilings[split] = {}
+        for modality in (None, *vocabulary):
+            ceilings[split][modality or "all"] = recall_ceilings(drawn, kinds, modality, settings["shared"])
     return {
         **settings,
-        "absent": {
-            split: {modality: sum(modality not in clip.attributes for clip in drawn) for modality in vocabulary}
-            for split, drawn in clips.items()
-        },
-        "kinds": {
-            split: {kind: sum(c.kind == kind for c in drawn) for kind in kinds} for split, drawn in clips.items()
-        },
-        "recall_at_1_ceilings": {
-            split: {name: recall_ceilings(drawn, kinds, modality, shared) for name, modality in readers.items()}
-            for split, drawn in clips.items()
-        },
-        "vocabulary": {
-            modality: {name: list(values) for name, values in names.items()} for modality, names in vocabulary.items()
-        },
+        "absent": absent,
+        "kinds": counts,
+        "recall_at_1_ceilings": ceilings,
+        "vocabulary": words,
         "factors": FACTORS,
         "sha256": hashes,
     }
@@ -175,25 +178,37 @@ def generate(
     if unknown:
         raise ValueError(f"`evidence` must be among {list(EVIDENCE)}, got {sorted(unknown)}.")
     evidence = [name for name in EVIDENCE if name in evidence]
-    num_proc = num_proc if num_proc is not None else os.cpu_count() or 1
+    if num_proc is None:
+        num_proc = os.cpu_count() or 1
     output = Path(output).absolute()
     options = {"shared": float(shared), "complete": complete, "disagree": float(disagree), "evidence": evidence}
     settings = {"version": VERSION, "seed": seed, **counts, **options, "alone": alone}
     if _is_finished(output, settings):
         return output
 
+    # What an interrupted call left may be of other settings.
     partial = output.with_name(output.name + ".partial")
     if partial.exists():
         logger.warning("Removing %s, left by an interrupted run.", partial)
         shutil.rmtree(partial)
-    clips = {split: draw_split(seed, split, counts[f"num_{split}"], **options) for split in SPLITS}
+    clips = {}
     for split in SPLITS:
+        clips[split] = draw_split(seed, split, counts[f"num_{split}"], **options)
         (partial / split).mkdir(parents=True)
-    _render_all([clip for split in SPLITS for clip in clips[split]], partial, num_proc)
+    _render_all([*chain.from_iterable(clips.values())], partial, num_proc)
+
+    # The annotation has a line for each clip, and for each of its views if these were requested.
     hashes = {}
     for split, drawn in clips.items():
-        rows = [row for clip in drawn for row in (clip, *(views_alone(clip) if alone else ()))]
-        hashes[f"{split}.jsonl"] = _write_annotation(partial / f"{split}.jsonl", rows)
+        lines = []
+        for clip in drawn:
+            views = views_alone(clip) if alone else []
+            lines += [json.dumps(row.row()) + "\n" for row in (clip, *views)]
+        content = "".join(lines).encode()
+        (partial / f"{split}.jsonl").write_bytes(content)
+        hashes[f"{split}.jsonl"] = hashlib.sha256(content).hexdigest()
+
+    # The manifest is the last file, and the folder gets its name after it.
     (partial / "miniature.json").write_text(json.dumps(_manifest(settings, clips, hashes), indent=2) + "\n")
     partial.replace(output)
     return output

@@ -27,15 +27,17 @@ def _signed_distance(shape: str, x: np.ndarray, y: np.ndarray, radius: float) ->
     if shape == "square":
         return np.maximum(np.abs(x), np.abs(y)) - 0.8 * radius
     if shape == "cross":
-        bars = [np.maximum(np.abs(x) - a * radius, np.abs(y) - b * radius) for a, b in ((1, 0.3), (0.3, 1))]
-        return np.minimum(*bars)
+        lying = np.maximum(np.abs(x) - radius, np.abs(y) - 0.3 * radius)
+        standing = np.maximum(np.abs(x) - 0.3 * radius, np.abs(y) - radius)
+        return np.minimum(lying, standing)
     if shape == "triangle":
         sides = [x * np.sin(angle) + y * np.cos(angle) for angle in (0, 2 * np.pi / 3, -2 * np.pi / 3)]
         return np.maximum.reduce(sides) - 0.55 * radius
-    # star: fold the plane into half of one of five arms; its edge runs from the tip to the notch
+    # A star: fold the plane into half of one of five arms; its edge runs from the tip to the notch.
     angle = np.arctan2(x, -y)
     angle = np.abs((angle + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5)
-    across, along = np.hypot(x, y) * np.sin(angle), np.hypot(x, y) * np.cos(angle)
+    across = np.hypot(x, y) * np.sin(angle)
+    along = np.hypot(x, y) * np.cos(angle)
     tip = np.array([0, 1.1 * radius])
     notch = 0.45 * radius * np.array([np.sin(np.pi / 5), np.cos(np.pi / 5)])
     edge = (tip - notch) / np.linalg.norm(tip - notch)
@@ -49,21 +51,28 @@ def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndar
     """
     grid = np.arange(FRAME_SIZE) + 0.5
     centre = FRAME_SIZE / 2 + rng.uniform(-2, 2, size=2)
-    radius, phase = rng.uniform(16, 18), rng.uniform(0, 2 * np.pi)
-    radius *= 0.6 if attributes["size"] == "small" else 1
+    radius = rng.uniform(16, 18)
+    phase = rng.uniform(0, 2 * np.pi)
+    if attributes["size"] == "small":
+        radius *= 0.6
     shade = rng.uniform(-8, 8, size=3)
-    offset, sign = rng.uniform(0, 12), rng.choice([-1, 1])
+    offset = rng.uniform(0, 12)
+    sign = rng.choice([-1, 1])
     first, second = (np.array(colour, dtype=float) for colour in GROUNDS[attributes["ground"]])
     ground = np.broadcast_to(first, (FRAME_SIZE, FRAME_SIZE, 3))
     if attributes["pattern"] == "striped":
+        # Diagonal stripes of six pixels.
         stripe = (grid[:, None] + sign * grid[None, :] + offset) % 12 < 6
         ground = np.where(stripe[..., None], first, second)
     colour = np.array(COLOURS[attributes["colour"]]) + shade
 
+    # The shape moves over the ground, with soft edges.
     frames = []
     for number in range(NUM_FRAMES):
         swing = np.sin(2 * np.pi * number / NUM_FRAMES + phase)
-        x, y, size = grid[None, :] - centre[0], grid[:, None] - centre[1], radius
+        x = grid[None, :] - centre[0]
+        y = grid[:, None] - centre[1]
+        size = radius
         if attributes["motion"] == "slide":
             x = x - 16 * swing
         elif attributes["motion"] == "bounce":
@@ -78,17 +87,16 @@ def draw_frames(attributes: dict[str, str], rng: np.random.Generator) -> np.ndar
 
 
 # Capitals and digits of 5 x 7 pixels; a byte is a column, its lowest bit the top.
-_GLYPHS = {
-    letter: bytes.fromhex(columns)
-    for letter, columns in zip(
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
-        "7E1111117E 7F49494936 3E41414122 7F4141221C 7F49494941 7F09090901 3E4149497A 7F0808087F 00417F4100 "
-        "2040413F01 7F08142241 7F40404040 7F020C027F 7F0408107F 3E4141413E 7F09090906 3E4151215E 7F09192946 "
-        "4649494931 01017F0101 3F4040403F 1F2040201F 3F4038403F 6314081463 0708700807 6151494543 3E5149453E "
-        "00427F4000 4261514946 2141454B31 1814127F10 2745454539 3C4A494930 0171090503 3649494936 064949291E".split(),
-        strict=True,
-    )
-} | {" ": bytes(5)}
+_GLYPHS = {" ": bytes(5)}
+for _letter, _columns in zip(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+    "7E1111117E 7F49494936 3E41414122 7F4141221C 7F49494941 7F09090901 3E4149497A 7F0808087F 00417F4100 "
+    "2040413F01 7F08142241 7F40404040 7F020C027F 7F0408107F 3E4141413E 7F09090906 3E4151215E 7F09192946 "
+    "4649494931 01017F0101 3F4040403F 1F2040201F 3F4038403F 6314081463 0708700807 6151494543 3E5149453E "
+    "00427F4000 4261514946 2141454B31 1814127F10 2745454539 3C4A494930 0171090503 3649494936 064949291E".split(),
+    strict=True,
+):
+    _GLYPHS[_letter] = bytes.fromhex(_columns)
 
 
 def write_on(frames: np.ndarray, text: str) -> np.ndarray:
@@ -96,9 +104,10 @@ def write_on(frames: np.ndarray, text: str) -> np.ndarray:
 
     A frame of `FRAME_SIZE` has room for ten of them, white and 5 x 7 pixels large.
     """
-    columns = np.frombuffer(b"\0".join(_GLYPHS[letter] for letter in text), np.uint8)  # a gap between two
+    columns = np.frombuffer(b"\0".join(map(_GLYPHS.get, text)), np.uint8)  # a gap between two letters
     line = (columns[None] >> np.arange(7, dtype=np.uint8)[:, None]) & 1  # (7, width)
-    frames, left = frames.copy(), (frames.shape[2] - line.shape[1]) // 2
+    frames = frames.copy()
+    left = (frames.shape[2] - line.shape[1]) // 2
     frames[:, -9:] = 16
     frames[:, -8:-1, left : left + line.shape[1]][:, line == 1] = 255
     return frames
@@ -121,11 +130,15 @@ def _tone(timbre: str, phase: np.ndarray, frequency: np.ndarray, age: np.ndarray
         return np.sin(phase + 0.2 * frequency / 9 * np.sin(2 * np.pi * 9 * time))  # ±20 %, nine times per second
     if timbre == "noise":
         ratios = 2 ** rng.uniform(-0.3, 0.3, size=40)
-        return sum(np.sin(ratio * phase + start) for ratio, start in zip(ratios, rng.uniform(0, 6.3, 40), strict=True))
+        starts = rng.uniform(0, 6.3, size=40)
+        return sum(np.sin(ratio * phase + start) for ratio, start in zip(ratios, starts, strict=True))
     highest = 0.95 * SAMPLE_RATE / 2 / frequency.max()  # of the audible partials, over the fundamental
     if timbre == "bell":
-        audible = {ratio: level for ratio, level in {1.0: 1.0, 2.76: 0.8, 5.4: 0.6}.items() if ratio < highest}
-        return np.exp(-age / 0.5) * sum(level * np.sin(ratio * phase) for ratio, level in audible.items())
+        total = 0
+        for ratio, level in ((1.0, 1.0), (2.76, 0.8), (5.4, 0.6)):
+            if ratio < highest:
+                total = total + level * np.sin(ratio * phase)
+        return np.exp(-age / 0.5) * total
     if timbre == "buzz":
         return _harmonics(np.exp(1j * phase), highest)
     string = _harmonics(np.exp(1j * phase - age / 0.15), highest)  # the higher, the sooner it dies away
@@ -138,16 +151,22 @@ def draw_waveform(attributes: dict[str, str], rng: np.random.Generator) -> np.nd
     duration = NUM_SAMPLES / SAMPLE_RATE
     rhythm = attributes["rhythm"]
     since = time - ENTRIES[attributes["entry"]] * duration
-    heard = duration - ENTRIES[attributes["entry"]] * duration
-    glide = {"rising": 1, "falling": -1}.get(rhythm, 0)  # octaves while it is heard
-    frequency = PITCHES[attributes["pitch"]] * rng.uniform(0.95, 1.05) * 2 ** (glide * (since / heard - 0.5))
+    length = duration - ENTRIES[attributes["entry"]] * duration
+    glide = {"rising": 1, "falling": -1}.get(rhythm, 0)  # octaves from its entry to its end
+    frequency = PITCHES[attributes["pitch"]] * rng.uniform(0.95, 1.05) * 2 ** (glide * (since / length - 0.5))
     phase = 2 * np.pi * np.cumsum(frequency) / SAMPLE_RATE
-    period = {"slow": duration / 3, "quick": duration / 12}.get(rhythm, heard)
+
+    # Strokes of a rhythm begin anew, and end before the next one.
+    period = {"slow": duration / 3, "quick": duration / 12}.get(rhythm, length)
     age = since % period
     tone = _tone(attributes["timbre"], phase, frequency, age, rng) * (since >= 0)
-    length = period if period == heard else 0.6 * period
-    tone = tone * np.clip(np.minimum(age, length - age) / 0.005, 0, 1)  # no clicks at either end
+    stroke = period
+    if period != length:
+        stroke = 0.6 * period
+    tone = tone * np.clip(np.minimum(age, stroke - age) / 0.005, 0, 1)  # no clicks at either end
     wave = 0.5 * tone / np.abs(tone).max()
+
+    # What sounds behind it does so from the start.
     if attributes["backing"] == "hum":
         wave += 0.25 * np.sin(2 * np.pi * 60 * time)
     elif attributes["backing"] == "whistle":
@@ -196,25 +215,31 @@ def render(clip: MiniatureClip, folder: Path) -> None:
             text.time_base = Fraction(1, 1000)
             text.codec_context.subtitle_header = _ASS_HEADER
 
+        # Video is drawn before audio: both take numbers from one generator.
         if "video" in clip.attributes:
             images = draw_frames(clip.attributes["video"], rng)
             if clip.texts.get("screen"):
                 images = write_on(images, clip.texts["screen"])
             for number, image in enumerate(images):
                 frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-                frame.pts, frame.time_base = number, Fraction(1, FRAME_RATE)
+                frame.pts = number
+                frame.time_base = Fraction(1, FRAME_RATE)
                 container.mux(video.encode(frame))
             container.mux(video.encode())
         if "audio" in clip.attributes:
             wave = draw_waveform(clip.attributes["audio"], rng)
             frame = av.AudioFrame.from_ndarray(wave[None], format="fltp", layout="mono")
-            frame.sample_rate, frame.pts, frame.time_base = SAMPLE_RATE, 0, Fraction(1, SAMPLE_RATE)
+            frame.sample_rate = SAMPLE_RATE
+            frame.pts = 0
+            frame.time_base = Fraction(1, SAMPLE_RATE)
             container.mux(audio.encode(frame))
             container.mux(audio.encode())
         if clip.subtitle is not None:
             line = SubtitleSet.create(f"0,0,Default,,0,0,0,,{clip.subtitle}".encode(), start=0, end=1200)
             packet = text.codec_context.encode_subtitle(line)
-            packet.stream, packet.pts, packet.dts, packet.duration = text, 0, 0, 1000 * NUM_FRAMES // FRAME_RATE
+            packet.stream = text
+            packet.pts = packet.dts = 0
+            packet.duration = 1000 * NUM_FRAMES // FRAME_RATE
             packet.time_base = Fraction(1, 1000)
             container.mux(packet)
 

@@ -4,7 +4,14 @@
 `EVIDENCE` is optional: texts with content that nothing else in a clip has.
 """
 
+from collections.abc import Iterable
 from itertools import product
+
+
+def _names(words: Iterable[str]) -> dict[str, tuple[str]]:
+    """Return values that a caption puts as they are."""
+    return {word: (word,) for word in words}
+
 
 COLOURS = {
     "red": (225, 25, 30),
@@ -40,10 +47,10 @@ PLACES = {
 # Modality, attribute, value and the ways a caption may put it. The keys of the values are what a row records.
 VOCABULARY = {
     "video": {
-        "shape": {name: (name,) for name in ("circle", "square", "triangle", "star", "cross", "ring")},
-        "colour": {name: (name,) for name in COLOURS},
+        "shape": _names(("circle", "square", "triangle", "star", "cross", "ring")),
+        "colour": _names(COLOURS),
         "size": {"small": ("small", "little"), "large": ("large", "big")},
-        "ground": {name: (name,) for name in GROUNDS},
+        "ground": _names(GROUNDS),
         "pattern": {"plain": ("plain", "smooth"), "striped": ("striped", "banded")},
         "motion": {
             "still": ("staying still", "that does not move"),
@@ -54,7 +61,7 @@ VOCABULARY = {
         },
     },
     "audio": {
-        "pitch": {name: (name,) for name in PITCHES},
+        "pitch": _names(PITCHES),
         "timbre": {
             "flute": ("flute", "pure tone"),
             "buzz": ("buzzer", "buzzing tone"),
@@ -85,28 +92,18 @@ VOCABULARY = {
         },
     },
     "subtitle": {
-        "speaker": {
-            name: (name,)
-            for name in (
-                "Anna Boris Clara David Emma Felix Greta Hugo Ines Jonas Karin Leon "
-                "Maria Nils Olga Pablo Rosa Simon Tanja Umar Vera Walter Yusuf Zoe"
-            ).split()
-        },
-        "topic": {
-            name: (name,)
-            for name in (
-                "apples bridges castles dragons elephants football gardens history islands jazz knitting lemons "
-                "mountains novels oceans planets robots sailing tigers uniforms volcanoes weather yoga zebras"
-            ).split()
-        },
-        "weekday": {name: (name,) for name in "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()},
+        "speaker": _names(
+            "Anna Boris Clara David Emma Felix Greta Hugo Ines Jonas Karin Leon "
+            "Maria Nils Olga Pablo Rosa Simon Tanja Umar Vera Walter Yusuf Zoe".split()
+        ),
+        "topic": _names(
+            "apples bridges castles dragons elephants football gardens history islands jazz knitting lemons "
+            "mountains novels oceans planets robots sailing tigers uniforms volcanoes weather yoga zebras".split()
+        ),
+        "weekday": _names("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()),
         "place": PLACES,
     },
 }
-
-
-def _names(words: str) -> dict[str, tuple[str]]:
-    return {name: (name,) for name in words.split()}
 
 
 # As `VOCABULARY`, of modalities that are texts. What stands on the screen is short: it is written into small pictures.
@@ -114,18 +111,19 @@ EVIDENCE = {
     "title": {
         "series": _names(
             "Beacon Cascade Diary Echo Frontier Garland Horizon Inkwell Journey Kaleidoscope Lantern Meridian "
-            "Nocturne Odyssey Passage Quartet Riddle Silhouette Tapestry Undertow Vagabond Whisper Yonder Zenith"
+            "Nocturne Odyssey Passage Quartet Riddle Silhouette Tapestry Undertow Vagabond Whisper Yonder "
+            "Zenith".split()
         ),
         "city": _names(
             "Athens Berlin Cairo Dublin Geneva Havana Istanbul Jakarta Lisbon Madrid Nairobi Oslo Paris Rome Sydney "
-            "Tokyo"
+            "Tokyo".split()
         ),
         "part": {str(number): (f"part {number}", f"episode {number}") for number in range(1, 13)},
     },
     "screen": {
         "sign": _names(
             "BANK BOOKS BREAD CAFE CLUB EXIT FRUIT GOLF HOTEL LIVE MUSIC NEWS OPEN PARK PIZZA RADIO RENT SALE SHOES "
-            "STOP SWIM TAXI TOYS TRAIN"
+            "STOP SWIM TAXI TOYS TRAIN".split()
         ),
         "letter": {letter: (f"the letter {letter}",) for letter in "ABCDEFGH"},
         "number": {str(number): (f"the number {number}",) for number in range(10, 82, 3)},
@@ -136,7 +134,7 @@ TEXTS = {
     "title": ("{series} in {city}, part {part}", "{city}: {series} (part {part})", "{series} {part}, from {city}"),
     "screen": ("{sign} {letter} {number}",),
 }
-# How captions begin to say what it names.
+# How captions begin that name it.
 READS = {
     "title": ("a title that names", "a heading that names"),
     "screen": ("a screen that says", "writing that says"),
@@ -160,33 +158,26 @@ _SCENES = {
 }
 # Factor, value, modality, attribute and the values of it that express the factor's value. Only a colour has two: which
 # of them it is stays the picture's own. White and grey plain grounds belong to no scene.
-FACTORS: dict[str, dict[str, dict[str, dict[str, tuple[str, ...]]]]] = {
-    "subject": {
-        topic: {
-            "video": {"shape": (shape,), "colour": pair},
-            "audio": {"pitch": (pitch,), "timbre": (timbre,)},
-            "subtitle": {"topic": (topic,)},
-        }
-        for topic, (shape, pair), (pitch, timbre) in zip(
-            VOCABULARY["subtitle"]["topic"],
-            product(VOCABULARY["video"]["shape"], _COLOUR_PAIRS),
-            product(VOCABULARY["audio"]["pitch"], VOCABULARY["audio"]["timbre"]),  # no shape has one timbre alone
-            strict=True,
-        )
-    },
-    "tempo": {
-        tempo: {"video": {"motion": (motion,)}, "audio": {"rhythm": (rhythm,)}}
-        for tempo, (motion, rhythm) in _TEMPI.items()
-    },
-    "scene": {
-        scene: {
-            "video": {"ground": (ground,), "pattern": (pattern,)},
-            "audio": {"backing": (backing,)},
-            "subtitle": {"place": (scene,)},
-        }
-        for scene, (ground, pattern, backing) in _SCENES.items()
-    },
-}
+FACTORS: dict[str, dict[str, dict[str, dict[str, tuple[str, ...]]]]] = {"subject": {}, "tempo": {}, "scene": {}}
+for _topic, (_shape, _pair), (_pitch, _timbre) in zip(
+    VOCABULARY["subtitle"]["topic"],
+    product(VOCABULARY["video"]["shape"], _COLOUR_PAIRS),
+    product(VOCABULARY["audio"]["pitch"], VOCABULARY["audio"]["timbre"]),  # no shape has one timbre alone
+    strict=True,
+):
+    FACTORS["subject"][_topic] = {
+        "video": {"shape": (_shape,), "colour": _pair},
+        "audio": {"pitch": (_pitch,), "timbre": (_timbre,)},
+        "subtitle": {"topic": (_topic,)},
+    }
+for _tempo, (_motion, _rhythm) in _TEMPI.items():
+    FACTORS["tempo"][_tempo] = {"video": {"motion": (_motion,)}, "audio": {"rhythm": (_rhythm,)}}
+for _scene, (_ground, _pattern, _backing) in _SCENES.items():
+    FACTORS["scene"][_scene] = {
+        "video": {"ground": (_ground,), "pattern": (_pattern,)},
+        "audio": {"backing": (_backing,)},
+        "subtitle": {"place": (_scene,)},
+    }
 # The words for a factor's value, which fit whatever modality expresses it.
 CONCEPTS = {
     "subject": VOCABULARY["subtitle"]["topic"],
@@ -200,6 +191,7 @@ CONCEPTS = {
     "scene": PLACES,
 }
 
+# The spoken words, with all attributes of a subtitle.
 SUBTITLES = (
     "Hello, I am {speaker}, and this {weekday} we talk about {topic} {place}.",
     "It is {weekday} {place}. My name is {speaker} and I love {topic}.",
@@ -209,6 +201,7 @@ SUBTITLES = (
     "Good evening, this is {speaker} {place} with news of {topic} for {weekday}.",
 )
 
+# How captions join the phrases of one, two or three modalities, and a concept with one of them.
 ALONE = {
     "video": ("{0}", "the picture shows {0}", "one sees {0}"),
     "audio": ("{0}", "the sound of {0}", "one hears {0}"),
