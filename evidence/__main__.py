@@ -103,8 +103,8 @@ def temperature(config: TemperatureConfig) -> None:
     """Suggest a contrastive temperature for a backbone from the spread of its scores."""
     from evidence.temperature import RATIO, spread_of_model
 
-    found = spread_of_model(**vars(config))
-    print_lines(f"Spread of the scores of unmatched pairs: {found:.3f}; temperature: {RATIO * found:.2g}")
+    spread = spread_of_model(**vars(config))
+    print_lines(f"Spread of the scores of unmatched pairs: {spread:.3f}; temperature: {RATIO * spread:.2g}")
 
 
 @command_of(app, StudyConfig)

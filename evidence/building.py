@@ -35,18 +35,22 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
     Raises:
         ValueError: If `size` is too small for the special tokens and characters.
     """
+    # Words are those that the tokenizer itself will see.
     backend = BertTokenizer(vocab={token: index for index, token in enumerate(_SPECIAL_TOKENS)}).backend_tokenizer
-    counts = Counter(
-        word
-        for text in texts
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-    )
-    characters = sorted({character for word in counts for character in word})
+    counts: Counter[str] = Counter()
+    for text in texts:
+        pieces = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
+        counts.update(word for word, _ in pieces)
+
+    # Every character at the start of a word and within one, then words by frequency and alphabet.
+    characters = sorted(set().union(*counts))
     tokens = [*_SPECIAL_TOKENS, *characters, *(f"##{character}" for character in characters)]
     if size < len(tokens):
         raise ValueError(f"`vocab_size` must be at least {len(tokens)} (special tokens and characters), got {size}.")
-    words = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
-    return {token: index for index, token in enumerate((tokens + words)[:size])}
+    for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if len(word) > 1:
+            tokens.append(word)
+    return {token: index for index, token in enumerate(tokens[:size])}
 
 
 def build_new(texts: Iterable[str]) -> tuple[ScalarModel, ScalarProcessor]:
@@ -67,6 +71,7 @@ def build_new(texts: Iterable[str]) -> tuple[ScalarModel, ScalarProcessor]:
         tokenizer,
         **sections["processor"],
     )
+    # The vocabulary may be smaller than its bound.
     sections["model"]["text_config"]["vocab_size"] = len(tokenizer)
     return ScalarModel(ScalarConfig(**sections["model"])), processor
 
@@ -81,7 +86,8 @@ def build_backbone(root: str | Path, output: str | Path, seed: int) -> None:
         seed (`int`): The seed of the weights.
     """
     rows, _ = load_miniature(root, "train")
-    texts = [text for row in rows for text in (row["caption"], row["subtitle"]) if text]
+    texts = [text for text in (*rows["caption"], *rows["subtitle"]) if text]
+    # All weights are drawn after the seed is set.
     set_seed(seed)
     model, processor = build_new(texts)
     model.save_pretrained(output)

@@ -56,9 +56,12 @@ def encode_whole(encoder: "SentenceTransformer", clips: Sequence[Clip], modality
     for mix in modality_mask.unique(dim=0):
         rows = (modality_mask == mix).all(dim=1).nonzero().flatten()
         items = [_item_of(clips[row], *mix.tolist()) for row in rows.tolist()]
-        options = {"processing_kwargs": {"video": {"do_sample_frames": False}}} if mix[0] else {}  # they are chosen
-        found = encoder.encode_document(items, convert_to_tensor=True, show_progress_bar=False, **options)
-        embeds[rows] = normalize(found.float(), dim=-1).cpu()
+        options = {}
+        if mix[0]:
+            # The frames are chosen already.
+            options["processing_kwargs"] = {"video": {"do_sample_frames": False}}
+        vectors = encoder.encode_document(items, convert_to_tensor=True, show_progress_bar=False, **options)
+        embeds[rows] = normalize(vectors.float(), dim=-1).cpu()
     return embeds
 
 
@@ -83,12 +86,13 @@ def rank_whole(
     Returns:
         One `torch.LongTensor` of shape `(captions,)` per rate: the rank of each caption's clip.
     """
+    # Captions are embedded once, clips again for every mask.
     texts = encoder.encode_query(list(captions), convert_to_tensor=True, show_progress_bar=False)
     texts = normalize(texts.float(), dim=-1).cpu()
     pairs = torch.arange(len(captions))[:, None].expand(-1, 2)
     ranks = []
     for mask in rate_masks(list(clip_ids), modality_mask, rates, 0):
-        scores = texts @ encode_whole(encoder, clips, mask).T
+        scores = texts @ encode_whole(encoder, clips, mask).T  # (captions, clips)
         ranks.append(relevant_ranks(scores, pairs))
     return ranks
 
@@ -111,13 +115,14 @@ def joined_sequences(
     """
     sequences = []
     for row, present in enumerate(modality_mask.tolist()):
+        # The tokens of each modality without padding.
         pieces = []
         for name, is_present in zip(MODALITIES, present, strict=True):
             if is_present:
                 is_token = inputs[f"{name}_attention_mask"][row].bool()
                 pieces.append(inputs[f"{name}_input_ids"][row][is_token])
-        first, last = pieces[0][:1], pieces[0][-1:]
-        sequences.append(torch.cat([first, *(piece[1:-1] for piece in pieces), last]))
+        inner = [piece[1:-1] for piece in pieces]
+        sequences.append(torch.cat([pieces[0][:1], *inner, pieces[0][-1:]]))
     masks = [torch.ones_like(sequence) for sequence in sequences]
     return pad_sequence(sequences, batch_first=True), pad_sequence(masks, batch_first=True)
 
@@ -139,6 +144,7 @@ def embed_whole(
     """
     input_ids, attention_mask = joined_sequences(inputs, modality_mask)
     batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+    # Frames and sounds of the clips that have them, in the order of their placeholders.
     has_video, has_audio, _ = modality_mask.unbind(dim=1)
     if has_video.any():
         frames = inputs["pixel_values_videos"][has_video]
@@ -171,6 +177,7 @@ def embed_whole_clips(
     Returns:
         One `torch.FloatTensor` of shape `(clips, dim)` per mask.
     """
+    # A batch is prepared once for all masks.
     found: list[list[torch.Tensor]] = [[] for _ in masks]
     for start in range(0, len(clips), batch_size):
         rows = slice(start, start + batch_size)

@@ -24,8 +24,10 @@ _TERMS = ("step", "epoch", "loss")
 
 def _history(run: Path) -> list[dict[str, Any]]:
     """The losses that a run logged."""
-    log = read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]
-    return [{name: value for name, value in entry.items() if name.startswith(_TERMS)} for entry in log]
+    history = []
+    for entry in read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]:
+        history.append({name: entry[name] for name in entry if name.startswith(_TERMS)})
+    return history
 
 
 def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> int:
@@ -48,18 +50,26 @@ def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> int:
         raise ValueError(f"{run} must be the folder of a finished full fine-tuning run.")
     recipe = read_json(run / RECIPE)
     model, processor = load_model(run, dtype=torch.float32)
-    half = {name: tensor.half() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
-    infinite = [name for name, tensor in half.items() if not tensor.isfinite().all()]
-    if infinite:
-        raise ValueError(f"These weights of {run} are out of range for half precision: {infinite[:5]}.")
-    model.half().save_pretrained(output)
+    model.half()
+    for name, tensor in model.state_dict().items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"{name} of {run} is out of range for half precision.")
+    model.save_pretrained(output)
     processor.save_pretrained(output)
+
+    # No code, and configurations that say float32, so that the model computes in it.
     for path in output.glob("*.py"):
         path.unlink()
     for path in output.glob("*config.json"):
         write_json(_in_full(read_json(path)), path)
-    write_json({name: value for name, value in recipe.items() if name not in _LOCAL}, output / RECIPE)
-    log = [entry for folder in (*before, run) for entry in _history(folder)]
+
+    # The fields of the run but its folders, and the losses of all runs that led here.
+    for name in _LOCAL:
+        recipe.pop(name, None)
+    write_json(recipe, output / RECIPE)
+    log = []
+    for folder in (*before, run):
+        log += _history(folder)
     write_json({"sha256": sha256_of(output / SAFE_WEIGHTS_NAME), "log": log}, output / LOG)
     return (output / SAFE_WEIGHTS_NAME).stat().st_size
 
@@ -69,7 +79,9 @@ def _in_full(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     kept = {name: _in_full(value) for name, value in config.items() if name != "auto_map"}
-    return kept | {"dtype": "float32"} if kept.get("dtype") == "float16" else kept
+    if kept.get("dtype") == "float16":
+        kept["dtype"] = "float32"
+    return kept
 
 
 __all__ = ["LOG", "halve"]

@@ -3,7 +3,7 @@
 All numbers are computed in that space, with cosines; `evidence.reports.latent_figure` draws a projection of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,11 +23,13 @@ def clips_of(embeddings: Embeddings, query: int) -> torch.LongTensor:
 
 
 def _text_centroid_cosine(embeddings: Embeddings, query: int) -> float | None:
-    if not {*CENTROID_MODALITIES} <= {*embeddings.modalities}:
+    if not set(CENTROID_MODALITIES) <= set(embeddings.modalities):
         return None
     clips = clips_of(embeddings, query)
     columns = [embeddings.modalities.index(name) for name in CENTROID_MODALITIES]
-    present = embeddings.modality_embeds[clips][:, columns][embeddings.modality_mask[clips][:, columns]]
+    # The centroid is the mean of what the clips have of these modalities.
+    mask = embeddings.modality_mask[clips][:, columns]
+    present = embeddings.modality_embeds[clips][:, columns][mask]  # (vectors, D)
     if not len(present):
         return None
     return F.cosine_similarity(embeddings.text_embeds[query].double(), present.double().mean(dim=0), dim=0).item()
@@ -35,6 +37,7 @@ def _text_centroid_cosine(embeddings: Embeddings, query: int) -> float | None:
 
 def _class_silhouettes(embeddings: Embeddings, modality: int) -> dict[int, float]:
     """Return the mean silhouette by query, of classes with at least two clips; empty without two such classes."""
+    # A silhouette needs two clips of the class and another class.
     pairs = embeddings.pairs[embeddings.modality_mask[embeddings.pairs[:, 1], modality]]
     labels, sizes = pairs[:, 0].unique(return_counts=True)
     labels = labels[sizes > 1]
@@ -43,12 +46,15 @@ def _class_silhouettes(embeddings: Embeddings, modality: int) -> dict[int, float
     queries, clips = pairs[torch.isin(pairs[:, 0], labels)].unbind(dim=1)
     vectors = embeddings.modality_embeds[clips, modality].double().numpy()
     samples = torch.from_numpy(silhouette_samples(vectors, queries.numpy(), metric="cosine"))
+    # A class's silhouette is the mean over its clips.
     return {label: samples[queries == label].mean().item() for label in labels.tolist()}
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     defined = [value for value in values if value is not None]
-    return sum(defined) / len(defined) if defined else None
+    if not defined:
+        return None
+    return sum(defined) / len(defined)
 
 
 def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
@@ -77,21 +83,21 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     if not has_classes(embeddings):
         return None
     embeddings.check_finite()
-    names = embeddings.modalities
-    silhouettes = {name: _class_silhouettes(embeddings, column) for column, name in enumerate(names)}
-    classes = [
-        {
-            "label": label,
-            "num_clips": len(clips_of(embeddings, query)),
-            "text_centroid_cosine": _text_centroid_cosine(embeddings, query),
-            "silhouette": {name: values.get(query) for name, values in silhouettes.items()},
-        }
-        for query, label in enumerate(embeddings.captions)
-    ]
+    silhouettes = {}
+    for column, name in enumerate(embeddings.modalities):
+        silhouettes[name] = _class_silhouettes(embeddings, column)
+    classes = []
+    for query, label in enumerate(embeddings.captions):
+        entry = {"label": label, "num_clips": len(clips_of(embeddings, query))}
+        entry["text_centroid_cosine"] = _text_centroid_cosine(embeddings, query)
+        entry["silhouette"] = {name: values.get(query) for name, values in silhouettes.items()}
+        classes.append(entry)
+
+    # Every class counts the same in the numbers of the whole set.
     return {
         "num_classes": len(classes),
         "text_centroid_cosine": _mean([entry["text_centroid_cosine"] for entry in classes]),
-        "silhouette": {name: _mean([entry["silhouette"][name] for entry in classes]) for name in names},
+        "silhouette": {name: _mean(values.values()) for name, values in silhouettes.items()},
         "classes": classes,
     }
 

@@ -23,13 +23,16 @@ _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
 def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
     """The base model of an adapter that trains only heads."""
-    folder, parts = heads.download(), set()
+    folder = heads.download()
+    parts = set()
     if heads.adapter is not None:
         with safe_open(folder / "adapter_model.safetensors", "pt") as file:
             parts = {part_of(name) for name in file.keys()}
     others = sorted(part for part in parts if not part.endswith("_head") and part not in _BESIDE_HEADS)
     if others or not parts:
-        found = f"an adapter that changes {others} too" if others else "no adapter"
+        found = "no adapter"
+        if others:
+            found = f"an adapter that changes {others} too"
         raise ValueError(
             f"{folder} must hold an adapter of heads only, but holds {found}. For any other model, embed the "
             "clips again."
@@ -62,11 +65,14 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     print_message(f"{model}: {model_summary(network)}; only its heads are applied.")
 
     def project(name: str, vectors: torch.Tensor) -> torch.Tensor:
-        return network.project(name, vectors.float()) if hasattr(network, f"{name}_head") else vectors
+        if hasattr(network, f"{name}_head"):
+            vectors = network.project(name, vectors.float())
+        return vectors
 
     # The clips, in which what is absent stays zero
-    embeds, mask = old.modality_embeds(), old.modality_mask
+    embeds = old.modality_embeds()
     columns = [project(name, embeds[:, place]) for place, name in enumerate(old.modalities)]
+    mask = old.modality_mask
     embeds = torch.stack(columns, dim=1) * mask[..., None]
     problems = lists_of(old.clips, "problems")
     seconds = old.clips.column("seconds").to_pylist()
@@ -77,9 +83,11 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
         writer.put_clips(old.clip_ids, embeds, mask, problems, seconds)
         writer.put_files(list(old.files.values()))
         if old.queries is not None:
-            texts = (texts_of(old.queries, name) for name in ("query_id", "caption"))
             vectors = project("text", text_embeds_of(old.queries))
-            writer.put_queries(query_table(*texts, vectors, lists_of(old.queries, "clip_ids"), writer.dtype))
+            query_ids = texts_of(old.queries, "query_id")
+            captions = texts_of(old.queries, "caption")
+            clip_ids = lists_of(old.queries, "clip_ids")
+            writer.put_queries(query_table(query_ids, captions, vectors, clip_ids, writer.dtype))
         writer.commit()
         # Words that were recognised, and pictures
         for name in (transcripts.FOLDER, stills.FOLDER):

@@ -34,18 +34,21 @@ def route(
         raise ValueError(
             f"Expected ranks by at least one method, for each of {len(groups_of_validation)} queries, got {numbers}."
         )
+    # The R@1 of each method on some rows; the first of equals is the earlier method.
     hits = {method: np.asarray(ranks) == 1 for method, ranks in ranks_on_validation.items()}
 
     def best(rows: Sequence[int]) -> str:
         return max(hits, key=lambda method: int(hits[method][rows].sum()))
 
+    # One method for each group, and for groups that validation lacks the one that is best on all of it.
     rows_of: dict[Hashable, list[int]] = {}
     for row, group in enumerate(groups_of_validation):
         rows_of.setdefault(group, []).append(row)
     chosen = {group: best(rows) for group, rows in rows_of.items()}
     overall = best(range(len(groups_of_validation)))
-    of_test = [chosen.setdefault(group, overall) for group in groups_of_test]
-    return chosen, of_test
+    for group in groups_of_test:
+        chosen.setdefault(group, overall)
+    return chosen, [chosen[group] for group in groups_of_test]
 
 
 __all__ = ["route"]

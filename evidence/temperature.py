@@ -55,15 +55,20 @@ def spread_of_model(
         aggregation (`str`, *optional*): A score instead of the model's own.
         device (`str`, *optional*): By default the accelerator, if there is any.
     """
-    changes = {} if aggregation is None else {"aggregation": aggregation}
+    changes = {}
+    if aggregation is not None:
+        changes["aggregation"] = aggregation
     network, processor = load_model(model, None, device_of_name(device), **changes)
     print_message(f"{model}: {model_summary(network)}.")
+
+    # The first clips alone: every two of them are a pair.
     rows = load_benchmark(benchmark, root, split)
     embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
     network.to("cpu")  # where the embeddings are; the score may have learned parameters
     scores = retrieval_scores(
         embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **network.score_options()
     )
+    # Pairs of the benchmark match, all others do not.
     is_match = torch.zeros(scores.shape, dtype=torch.bool)
     is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True
     return spread(scores, is_match)

@@ -5,6 +5,8 @@ a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module reg
 `scalar eval run --plugin evidence.weighted`.
 """
 
+from itertools import product
+
 import torch
 
 from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, exact, register_method, softmax_weights
@@ -38,9 +40,10 @@ def _of_each(pairs: Pairs, name: str, neutral: float) -> torch.Tensor:
 
 def _weighted_cosines(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights w_m proportional to exp(b_m) over each clip's modalities, (V, M), and sum_m w_m a_m <t, z_m>, (Q, V)."""
-    scale, offset = _of_each(pairs, "modality_scale", 1.0), _of_each(pairs, "modality_offset", 0.0)
+    scale = _of_each(pairs, "modality_scale", 1.0)
+    offset = _of_each(pairs, "modality_offset", 0.0)
     mask = pairs.clips.modality_mask
-    weights = softmax_weights(offset.expand(mask.shape), mask, 1.0, dim=1)
+    weights = softmax_weights(offset.expand(mask.shape), mask, 1.0, dim=1)  # (V, M)
     return weights, ((scale * weights).T[:, None] * pairs.similarities).sum(0)
 
 
@@ -65,8 +68,9 @@ def _weighted_rank_fusion(pairs: Pairs) -> torch.Tensor:
     total = 0
     for index, weight in enumerate(_of_each(pairs, "modality_offset", 0.0).exp()):
         one = slice(index, index + 1)
-        embeds, mask = pairs.clips.modality_embeds[:, one], pairs.clips.modality_mask[:, one]
-        clips = Clips(embeds, mask, min_norm=pairs.clips.min_norm)
+        # Clips and similarities of this modality only.
+        embeds = pairs.clips.modality_embeds[:, one]
+        clips = Clips(embeds, pairs.clips.modality_mask[:, one], min_norm=pairs.clips.min_norm)
         alone = Pairs(pairs.text_embeds, clips, pairs.options, pairs.similarities[one])
         total = total + weight * METHODS["rank_fusion"].score(alone)
     return total
@@ -86,6 +90,7 @@ def _discounted(pairs: Pairs) -> Pairs:
     if (scale > 1).any():
         raise ValueError(f"`modality_scale` must be at most 1 for {DISCOUNTED}, got {scale.tolist()}.")
     share = exact(scale)
+    # A modality's cosine with itself stays 1, that of two is scaled by both shares.
     own = torch.eye(len(share), dtype=torch.bool, device=share.device)
     gram = pairs.clips.exact.gram * torch.where(own, 1.0, share[:, None] * share)
     clips = Clips(
@@ -117,8 +122,12 @@ def _first_order(pairs: Pairs, root: torch.Tensor) -> torch.Tensor:
     number = len(pairs.similarities)
     gram = torch.where(torch.eye(number, device=root.device).bool(), 1.0, pairs.clips.exact.gram).to(root.dtype)
     with torch.no_grad():
-        rows = [[root * (m == n) - gram[:, m, n] for n in range(number)] for m in range(number)]
+        # The matrix root - H, each entry for all pairs, (Q, V).
+        rows = []
+        for m in range(number):
+            rows.append([root * (m == n) - gram[:, m, n] for n in range(number)])
         x = list(pairs.similarities)
+        # Forward elimination, then substitution from below.
         for m in range(number):
             rows[m][m] = rows[m][m].clamp(min=_LEAST_PIVOT)
             for below in range(m + 1, number):
@@ -128,9 +137,11 @@ def _first_order(pairs: Pairs, root: torch.Tensor) -> torch.Tensor:
         for m in reversed(range(number)):
             x[m] = (x[m] - sum(rows[m][n] * x[n] for n in range(m + 1, number))) / rows[m][m]
         vector = torch.nn.functional.normalize(torch.stack([torch.ones_like(root), *x]), dim=0)
-    first, rest = vector[0], vector[1:]
+    first = vector[0]
+    rest = vector[1:]
+    # The quadratic form: the text with itself, with each modality, and the modalities with each other.
     total = first.square() + 2 * first * (rest * pairs.similarities).sum(0)
-    return total + sum(rest[m] * rest[n] * gram[:, m, n] for m in range(number) for n in range(number))
+    return total + sum(rest[m] * rest[n] * gram[:, m, n] for m, n in product(range(number), repeat=2))
 
 
 @register_method("weighted_pmrl", "weighted PMRL", whole=True)
@@ -141,6 +152,7 @@ def _weighted_pmrl(pairs: Pairs) -> torch.Tensor:
     if not torch.is_grad_enabled():
         return scores
     number = 1 + discounted.clips.arity
+    # The score's own value, with the gradient of the quotient.
     quotient = _first_order(discounted, scores * number) / number
     return scores + (quotient - quotient.detach())
 

@@ -39,8 +39,8 @@ def read_contents() -> dict[str, list[dict[str, Any]]]:
 # Sounds --------------------------------------------------------------------------------------------------------------
 
 
-def _speak(text: str) -> np.ndarray:
-    """What espeak-ng says, int16 `(samples,)`."""
+def _speech(text: str) -> np.ndarray:
+    """A text spoken by espeak-ng, int16 `(samples,)`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "speech.wav")
         subprocess.run(["espeak-ng", "-v", "en-us", "-s", "150", "-w", path, text], check=True)
@@ -69,13 +69,14 @@ def _write_sound(path: Path, samples: np.ndarray) -> None:
         stream = container.add_stream(codec, rate=rate, layout="mono")
         resampler = av.AudioResampler(stream.format, "mono", rate)
         frame = av.AudioFrame.from_ndarray(samples[None], "s16", "mono")
-        frame.rate, frame.pts = SAMPLING_RATE, 0
+        frame.rate = SAMPLING_RATE
+        frame.pts = 0
         # Encoders take frames of their own size.
         waiting = av.AudioFifo()
         for part in [*resampler.resample(frame), *resampler.resample(None)]:
             waiting.write(part)
         size = stream.codec_context.frame_size or 1024
-        while (part := waiting.read(size, partial=True)) is not None:
+        for part in iter(lambda: waiting.read(size, partial=True), None):
             container.mux(stream.encode(part))
         container.mux(stream.encode(None))
 
@@ -90,7 +91,9 @@ def _slide(text: str, title: str | None = None) -> np.ndarray:
     if title is not None:
         draw.text((40, 40), title, "navy", ImageFont.load_default(44))
     words = text.split()
-    lines = [" ".join(words[start : start + _WORDS_PER_LINE]) for start in range(0, len(words), _WORDS_PER_LINE)]
+    lines = []
+    for start in range(0, len(words), _WORDS_PER_LINE):
+        lines.append(" ".join(words[start : start + _WORDS_PER_LINE]))
     draw.multiline_text((40, 140), "\n".join(lines), "black", ImageFont.load_default(30), spacing=12)
     return np.asarray(picture)
 
@@ -120,6 +123,7 @@ def _write_film(path: Path, item: Mapping[str, Any]) -> None:
     """Write a film with chapters, and its subtitles next to it."""
     with av.open(str(path), "w") as container:
         container.metadata["title"] = item["title"]
+        # Chapters have to be set before the first packet.
         millisecond = Fraction(1, 1000)
         chapters = []
         for number, chapter in enumerate(item["chapters"]):
@@ -131,6 +135,7 @@ def _write_film(path: Path, item: Mapping[str, Any]) -> None:
         stream = container.add_stream("libx264", rate=1, options={"preset": "ultrafast"})
         stream.width, stream.height = _SIZE
         stream.pix_fmt = "yuv420p"
+        # A picture of another colour for each chapter.
         generator = np.random.default_rng(1)
         for _ in item["chapters"]:
             picture = _plain(generator.integers(40, 220, 3).tolist())
@@ -139,6 +144,7 @@ def _write_film(path: Path, item: Mapping[str, Any]) -> None:
                 frame.pts = None
                 container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
+    # What is said stands in the middle of each chapter.
     cues = []
     for number, chapter in enumerate(item["chapters"]):
         middle = CHAPTER_SECONDS * (number + 0.5)
@@ -186,7 +192,7 @@ def write_file(path: Path, item: Mapping[str, Any], videos: Path | None = None) 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if "speech" in item:
-        _write_sound(path, _speak(item["speech"]))
+        _write_sound(path, _speech(item["speech"]))
     elif "sound" in item:
         _write_sound(path, _sound(item["sound"]))
     elif "slides" in item:
@@ -200,9 +206,14 @@ def write_file(path: Path, item: Mapping[str, Any], videos: Path | None = None) 
     elif "broken" in item:
         _write_broken(path, item["broken"])
     else:
-        tags = {"title": item["title"]} if "title" in item else {}
+        # A picture of one colour, with a title and subtitles if the item has them.
+        tags = {}
+        if "title" in item:
+            tags["title"] = item["title"]
         _write_video(path, [(_plain(item["colour"]), _SECONDS)], tags)
-        cues = [(1 + 2.5 * number, 3 + 2.5 * number, text) for number, text in enumerate(item.get("subtitles", ()))]
+        cues = []
+        for number, text in enumerate(item.get("subtitles", ())):
+            cues.append((1 + 2.5 * number, 3 + 2.5 * number, text))
         if cues:
             _write_subtitles(path, cues)
 

@@ -11,7 +11,7 @@ torchcodec's decode with one thread.
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -31,20 +31,32 @@ except (ImportError, OSError, RuntimeError):  # not installed, or without its FF
     VideoDecoder = None
 
 
+def pan(width: int, height: int, count: int, rng: np.random.Generator) -> Iterator[av.VideoFrame]:
+    """Yield frames of a pan over a blocky texture, with moving noise on a third of the picture, 30 a second."""
+    # The texture holds the frame and the way of the pan: 500 lines down, 900 columns to the right.
+    blocks = (height + 512) // 16, (width + 912) // 16, 3
+    texture = rng.integers(0, 256, blocks, dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+    noise = rng.integers(0, 24, (height, width // 3, 3), dtype=np.uint8)
+    for index in range(count):
+        top = index % 500
+        left = (2 * index) % 900
+        image = texture[top : top + height, left : left + width] // 2
+        image[:, width // 3 : 2 * (width // 3)] += np.roll(noise, 7 * index, axis=0)
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+        frame.pts = index
+        frame.time_base = Fraction(1, 30)
+        yield frame
+
+
 def make_clip(path: Path, seconds: int) -> None:
-    """Pan over a blocky texture, with moving noise on a third of the picture."""
-    rng = np.random.default_rng(0)
-    texture = rng.integers(0, 256, (80, 140, 3), dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
-    noise = rng.integers(0, 24, (720, 430, 3), dtype=np.uint8)
+    """Write the clip."""
     with av.open(str(path), "w") as output:
         stream = output.add_stream("libx264", rate=30, options={"g": "250", "preset": "veryfast"})
-        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = 1280, 720, "yuv420p", 2_500_000
-        for index in range(30 * seconds):
-            top, left = index % 500, (2 * index) % 900
-            image = texture[top : top + 720, left : left + 1280] // 2
-            image[:, 400:830] += np.roll(noise, 7 * index, axis=0)
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            frame.pts, frame.time_base = index, Fraction(1, 30)
+        stream.width = 1280
+        stream.height = 720
+        stream.pix_fmt = "yuv420p"
+        stream.bit_rate = 2_500_000
+        for frame in pan(1280, 720, 30 * seconds, np.random.default_rng(0)):
             output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
 
@@ -60,12 +72,13 @@ def make_readers(path: Path, num_frames: int) -> dict[str, Callable[[], np.ndarr
         decoder = VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1)
         return decoder.get_frames_at(indices=choose(len(decoder))).data.numpy()
 
+    def with_transformers():
+        return load_video(str(path), backend="pyav", sample_indices_fn=indices)[0]
+
     readers = {
         "MediaReader": lambda: np.stack(MediaReader().read_frames(path, choose)),
         "SandboxedReader": lambda: np.stack(SandboxedReader().read_frames(path, choose)),
-        'transformers load_video(backend="pyav")': lambda: load_video(
-            str(path), backend="pyav", sample_indices_fn=indices
-        )[0],
+        'transformers load_video(backend="pyav")': with_transformers,
     }
     if VideoDecoder is not None:
         readers["torchcodec VideoDecoder (exact)"] = with_torchcodec
@@ -81,14 +94,19 @@ def main(config: DecodingConfig) -> None:
         print(f"{config.frames} of {30 * config.seconds} frames, 1280x720, {megabits:.1f} Mb/s, ", end="")
         print(f"fastest of {config.repeats}")
         readers = make_readers(path, config.frames)
-        times, frames = {name: [] for name in readers}, {}
+
+        # The readers take turns, so that a slow moment of the machine meets all of them.
+        times = {name: [] for name in readers}
+        frames = {}
         for _ in range(config.repeats):
             for name, read in readers.items():
                 start = time.perf_counter()
                 frames[name] = read()
                 times[name].append(time.perf_counter() - start)
+    # Ratios are to the first reader.
     first = next(iter(readers))
     print(f"{'reader':<44}{'ms':>8}{'ratio':>8}  same frames")
     for name in readers:
         same = np.array_equal(frames[name], frames[first])
-        print(f"{name:<44}{min(times[name]) * 1000:>8.0f}{min(times[name]) / min(times[first]):>8.2f}  {same}")
+        fastest = min(times[name])
+        print(f"{name:<44}{fastest * 1000:>8.0f}{fastest / min(times[first]):>8.2f}  {same}")

@@ -15,6 +15,7 @@ products in the same round. Slow methods run on a part of the gallery, and their
 
 import statistics
 import time
+from operator import truediv
 
 import torch
 from torch.nn.functional import normalize
@@ -83,7 +84,9 @@ def _cpu_time(function, *arguments, **options) -> float:
 @torch.no_grad()
 def measure_scores(size: int, dim: int, rounds: int) -> None:
     embeddings = make_embeddings(size, dim)
-    texts, modalities, mask = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
+    texts = embeddings.text_embeds
+    modalities = embeddings.modality_embeds
+    mask = embeddings.modality_mask
     pairs = make_pairs(texts, modalities, mask, embeddings.concat_embeds).exact
     # Public code does not support missing modalities, so it is timed on complete clips.
     complete = normalize(torch.randn(_PART, 3, dim, generator=torch.Generator().manual_seed(1)), dim=-1)
@@ -92,7 +95,11 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         torch.testing.assert_close(public(texts[:50], complete), ours, atol=1e-4, rtol=0)
 
     methods = measurable_methods(embeddings)
-    limit, alone, shared, per_pair = [], {}, {}, {}
+    # All methods in each round; CPU seconds by round.
+    limit = []
+    alone = {}
+    shared = {}
+    per_pair = {}
     for _ in range(rounds + 1):
         limit.append(_cpu_time(three_products, texts, modalities))
         for name in methods:
@@ -104,11 +111,13 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
         for name, public in PUBLIC.items():
             per_pair.setdefault(name, []).append(_cpu_time(public, texts, complete) * size / _PART)
 
-    def ratio(times):  # the first round warms up
-        return statistics.median(spent / products for spent, products in zip(times[1:], limit[1:], strict=True))
+    def ratio(times: list[float]) -> float:
+        # The first round warms up.
+        return statistics.median(map(truediv, times[1:], limit[1:]))
 
     print(f"\n{size:,} x {size:,}, three products: {1000 * statistics.median(limit[1:]):.0f} ms of CPU time")
     print(f"{'score':<14}{'alone':>8}{'shared':>8}{'public way':>12}{'slower by':>11}")
+    # A line for each score; only some have public code.
     for name in methods:
         row = f"{name:<14}{ratio(alone[name]):>8.2f}{ratio(shared[name]):>8.2f}"
         if name in per_pair:
@@ -119,13 +128,15 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
 
 def measure_evaluation(size: int, dim: int) -> None:
     embeddings = make_embeddings(size, dim)
-    start, spent = time.perf_counter(), time.process_time()
+    begun = time.perf_counter()
+    before = time.process_time()
     results = evaluate_embeddings(embeddings, rates=RATES)
-    start, spent = time.perf_counter() - start, time.process_time() - spent
+    spent = time.process_time() - before
+    seconds = time.perf_counter() - begun
     measured = len(results["rates"][0]["methods"])
     print(
         f"\nwhole evaluation of {size:,} clips: {measured} scores x {len(RATES)} rates x 2 directions "
-        f"in {start:.1f} s ({spent:.1f} s of CPU time)"
+        f"in {seconds:.1f} s ({spent:.1f} s of CPU time)"
     )
 
 

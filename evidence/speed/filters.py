@@ -34,13 +34,21 @@ def main(config: FiltersConfig) -> None:
     paths = [f"/home/someone/Videos/{number % 1000}/some clip {number}.mp4" for number in range(count)]
     files = pa.table({"path": paths, "mtime_ns": np.arange(count) * 10**12})
     files = files.append_column("sha256", pa.array(["0" * 64] * count))
-    mask, seconds = torch.rand(count, 3) < 0.8, (np.random.default_rng(0).random(count) * 60).tolist()
+    mask = torch.rand(count, 3) < 0.8
+    seconds = (np.random.default_rng(0).random(count) * 60).tolist()
+
+    # The same clips as whole files and as windows of them.
     for suffix in ("", "#t=0,30"):
         names = [path + suffix for path in paths]
         clips = clip_table(names, torch.ones(count, 3, 1), mask, seconds=seconds)
-        metadata = {SEGMENT: 30} if suffix else {}
-        print(f"{count:,} {'windows' if suffix else 'files'}")
+        metadata = {}
+        kind = "files"
+        if suffix:
+            metadata[SEGMENT] = 30
+            kind = "windows"
+        print(f"{count:,} {kind}")
         for name, wanted in FILTERS.items():
+            # Columns are read at the first time and kept.
             facts = ClipFacts(Contents([Part(clips)], files=[Part(files)], metadata=metadata))
             times = []
             for _ in range(4):

@@ -34,11 +34,16 @@ def make_model(processor: ScalarProcessor, dtype: torch.dtype, device: torch.dev
     """Return the encoder at full size, with the placeholders of a processor for a tiny one."""
     tiny = make_config(processor.tokenizer).to_dict()
     placeholders = {name: value for name, value in tiny.items() if "_token_i" in name}
-    towers = {f"{name}_config": {"model_type": f"gemma4_{name}"} for name in ("vision", "audio")}
-    backbone = EmbeddingGemma2Config(**towers, **placeholders)
+    backbone = EmbeddingGemma2Config(
+        vision_config={"model_type": "gemma4_vision"}, audio_config={"model_type": "gemma4_audio"}, **placeholders
+    )
     with torch.device(device):
         model = ScalarJointModel(ScalarJointConfig(backbone_config=backbone))
     return model.to(dtype).eval()
+
+
+def num_parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def median_seconds(function: Callable[[], object], rounds: int, device: torch.device) -> float:
@@ -57,34 +62,44 @@ def median_seconds(function: Callable[[], object], rounds: int, device: torch.de
 def main(config: JointEncoderConfig) -> None:
     """Measure and print."""
     device = device_of_name(config.device)
-    dtype = getattr(torch, config.dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    on_gpu = device.type == "cuda"
+    default = "bfloat16" if on_gpu else "float32"
+    dtype = getattr(torch, config.dtype or default)
     torch.set_num_threads(config.threads)
     torch.manual_seed(0)
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         processor = ScalarProcessor.from_joint_encoder(write_joint_encoder(Path(folder)), num_frames=config.num_frames)
     model = make_model(processor, dtype, device)
-    frames = [draw.integers(0, 256, (config.num_frames, 480, 640, 3), np.uint8) for _ in range(config.clips)]
-    sounds = [draw.uniform(-0.5, 0.5, int(config.seconds * SAMPLING_RATE)).astype(np.float32) for _ in frames]
+
+    # Clips of random pixels and samples, which take as long as real ones.
+    frames = list(draw.integers(0, 256, (config.clips, config.num_frames, 480, 640, 3), np.uint8))
+    length = int(config.seconds * SAMPLING_RATE)
+    sounds = list(draw.uniform(-0.5, 0.5, (config.clips, length)).astype(np.float32))
     given = {
         "video": {"videos": frames},
         "audio": {"audio": sounds},
         "subtitle": {"subtitles": [QUERY] * config.clips},
         "query": {"text": [QUERY] * config.clips},
     }
-    counts = {"trunk": model.backbone.language_model, "vision": model.backbone.vision_tower}
-    counts = {name: sum(p.numel() for p in part.parameters()) for name, part in counts.items()}
-    total = sum(p.numel() for p in model.parameters())
+    counts = {
+        "trunk": num_parameters(model.backbone.language_model),
+        "vision": num_parameters(model.backbone.vision_tower),
+    }
+    total = num_parameters(model)
     size = total * dtype.itemsize / 1e9
     print(f"{total:,} parameters ({counts}), {dtype}: {size:.1f} GB; {device}, {config.threads} threads")
-    rate = product_rate(4096 if device.type == "cuda" else 1024, dtype, device)
+    rate = product_rate(4096 if on_gpu else 1024, dtype, device)
     print(f"one large product: {rate / 1e12:.3g} TFLOP/s")
     for name, inputs in given.items():
+        # Preparing, operations and time of each modality, per clip.
         start = time.perf_counter()
         batch = processor(**inputs)
         prepared = (time.perf_counter() - start) / config.clips
         batch = {key: value.to(device) for key, value in batch.items() if isinstance(value, torch.Tensor)}
-        call = model.get_text_features if name == "query" else model.get_modality_features
+        call = model.get_modality_features
+        if name == "query":
+            call = model.get_text_features
         # As explicit products, because the counter lacks attention with grouped heads on some devices.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             call(**batch)

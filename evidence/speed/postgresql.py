@@ -12,13 +12,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import ne
 from pathlib import Path
 
 import torch
 
 from evidence.speed.search import fill, made_vectors
 from evidence.speed.settings import PostgresqlConfig
+from gallery.hits import Hit
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions
 from search.addresses import TableAddress
@@ -54,6 +56,10 @@ def ask_list(searcher: TableSearcher, text: torch.Tensor, temperature: float) ->
         _Ranking(searcher, connection, ScoreOptions(temperature), Selection()).bounds(text, K + 16)
 
 
+def clip_ids(hits: Sequence[Hit]) -> list[str]:
+    return [hit.clip_id for hit in hits]
+
+
 def main(config: PostgresqlConfig) -> None:
     from tests.search.postgres_servers import PostgresServers
 
@@ -68,20 +74,23 @@ def main(config: PostgresqlConfig) -> None:
                 databases = [server.new_database() for server in servers(count)]
                 address = TableAddress.parse(f"{databases[0]}/clips")
                 begun = time.perf_counter()
-                push(gallery, address, [f"127.0.0.1:{server.port}" for server in servers(count)] if count > 1 else [])
+                nodes = []
+                if count > 1:
+                    nodes = [f"127.0.0.1:{server.port}" for server in servers(count)]
+                push(gallery, address, nodes)
                 rate = config.clips / (time.perf_counter() - begun)
                 print(f"{count} nodes, {config.clips:,} clips x 3 x {config.dim}: pushed {rate:,.0f} a second")
+
+                # The least that any score costs, then queries at several temperatures.
                 searcher = TableSearcher(Table(address, 600))
                 ask_products(searcher, texts[0])
                 products = median_ms(lambda text: ask_products(searcher, text), texts)  # noqa: B023
                 for temperature in TEMPERATURES:
+                    # The table's lists are compared with those of the folder.
                     scoring = Scoring(options={"query_temperature": temperature})
                     found = searcher.rank(texts, K, scoring, Selection())
                     known = gallery.search(texts, K, temperature)
-                    wrong = sum(
-                        [hit.clip_id for hit in hits] != [hit.clip_id for hit in right]
-                        for hits, right in zip(found, known, strict=True)
-                    )
+                    wrong = sum(map(ne, map(clip_ids, found), map(clip_ids, known)))
                     listed = median_ms(lambda text: ask_list(searcher, text, temperature), texts)  # noqa: B023
                     whole = median_ms(
                         lambda text: searcher.rank(text[None], K, scoring, Selection()),  # noqa: B023

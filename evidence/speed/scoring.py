@@ -12,6 +12,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from operator import truediv
+from types import ModuleType
 
 import torch
 from torch.nn.functional import normalize
@@ -47,7 +49,7 @@ def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Te
     columns = []
     gram = modalities @ modalities.mT
     for start in range(0, len(modalities), 256):
-        block = slice(start, start + 256)
+        block = slice(start, start + 256)  # a determinant takes 16 numbers a pair
         agreement = torch.einsum("qd,vmd->qvm", texts, modalities[block])
         matrix = agreement.new_ones(*agreement.shape[:2], 4, 4)
         matrix[..., 0, 1:] = matrix[..., 1:, 0] = agreement
@@ -56,13 +58,18 @@ def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Te
     return torch.cat(columns, dim=1)
 
 
+def _remove_modules() -> dict[str, ModuleType]:
+    """Remove the model's modules from those that are imported, and return them."""
+    names = [name for name in sys.modules if name.split(".")[0] == "modeling_scalar"]
+    return {name: sys.modules.pop(name) for name in names}
+
+
 def closed_form_of(folder: str) -> Callable:
     """The closed form of another checkout."""
-    own = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "modeling_scalar"}
-    for name in own:
-        del sys.modules[name]
+    own = _remove_modules()
     sys.path.insert(0, folder)
     try:
+        # The file had another name once.
         for name in ("scores_scalar", "aggregation_scalar"):
             try:
                 return importlib.import_module(f"modeling_scalar.{name}").retrieval_scores
@@ -71,8 +78,7 @@ def closed_form_of(folder: str) -> Callable:
         raise FileNotFoundError(f"{folder} must be a checkout of this repository.")
     finally:
         sys.path.remove(folder)
-        for name in [name for name in sys.modules if name.split(".")[0] == "modeling_scalar"]:
-            del sys.modules[name]
+        _remove_modules()
         sys.modules |= own
 
 
@@ -97,16 +103,18 @@ def run_in_turn(methods: dict[str, tuple[Callable, slice]], *data: torch.Tensor)
     return {name: values[1:] for name, values in times.items()}
 
 
-def show(label: str, values: list[float], floor: list[float]) -> None:
-    ratio = statistics.median(a / b for a, b in zip(values, floor, strict=True))
+def print_row(label: str, values: list[float], floor: list[float]) -> None:
+    ratio = statistics.median(map(truediv, values, floor))
     print(f"{label:28} {statistics.median(values) * 1e3:9.1f} ms   {ratio:7.2f} x")
 
 
 def main(config: ScoringConfig) -> None:
     torch.set_num_threads(config.threads)
     texts = torch.randn(config.queries, config.dim, generator=torch.Generator().manual_seed(1))
-    texts, (modalities, mask) = normalize(texts, dim=-1), make_clips(config.clips, 3, config.dim)
+    texts = normalize(texts, dim=-1)
+    modalities, mask = make_clips(config.clips, 3, config.dim)
 
+    # All methods for three modalities.
     few = slice(0, max(config.clips // 20, 1))  # slow methods run on a part of the gallery
     methods = {
         "three matrix products": (products, slice(None)),
@@ -119,12 +127,15 @@ def main(config: ScoringConfig) -> None:
     times = run_in_turn(methods, texts, modalities, mask)
     print(f"{config.queries} queries x {config.clips} clips x {config.dim}, {config.threads} thread(s), float32")
     for name, values in times.items():
-        show(name, values, times["three matrix products"])
-    difference = (
-        closed_form(texts, modalities[few], mask[few]) - materialised(texts, modalities[few], mask[few])
-    ).abs()
+        print_row(name, values, times["three matrix products"])
+
+    # Both are the same score.
+    part = (texts, modalities[few], mask[few])
+    difference = (closed_form(*part) - materialised(*part)).abs()
     print(f"closed form and materialised centroids differ by at most {difference.max():.1e}")
+
+    # The closed form for other numbers of modalities.
     for number in range(1, 9):
         both = {"products": (products, slice(None)), "closed form": (closed_form, slice(None))}
         times = run_in_turn(both, texts, *make_clips(config.clips, number, config.dim))
-        show(f"closed form, {number} modalities", times["closed form"], times["products"])
+        print_row(f"closed form, {number} modalities", times["closed form"], times["products"])

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,18 @@ from trainer.semantic_targets import SemanticTargets
 from trainer.training_args import ScalarTrainingArguments
 
 PRESENCE = torch.tensor([0.95, 0.85, 0.6])  # shares of clips with video, audio and subtitle
-CLIPS, STEPS, HOURS = 136_674, 5_330, 11  # of a run of the paper; the hours are for four A100
+# A run of the paper; the hours are those of four A100.
+CLIPS = 136_674
+STEPS = 5_330
+HOURS = 11
+
 TOWERS = ("vision_model", "audio_model", "text_model")
 LIMITS = {128: 0.001, 2048: 0.01}  # of the objective, as a share of BERT-base
 TEXT_LENGTHS = (40, 70)  # tokens of captions and subtitles
 MINIATURE_LENGTHS = (28, 16)
 
 
-def measure(methods: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def measure(methods: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
     """Return the CPU seconds of each method in each round, in turns, after a warm-up round."""
     times = {name: [] for name in methods}
     for _ in range(rounds + 1):
@@ -55,7 +61,7 @@ def measure(methods: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
 
 
 def median_ratio(times: list[float], reference: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
+    return statistics.median(map(truediv, times, reference))
 
 
 def saved_bytes(forward: Callable[[], object], given: Iterable[torch.Tensor]) -> int:
@@ -145,16 +151,20 @@ def compare_objective(
         for _ in range(times):
             step()
 
-    methods = {batch: partial(repeat, objective_step(batch, dim, targets), times) for batch, times in repeats.items()}
-    times = measure(methods | {"bert": bert_step(bert_batch, bert_config)}, rounds)
-    bert = times.pop("bert")
-    return {
-        batch: (
-            statistics.median(values) / repeats[batch],
-            median_ratio(values, bert) / repeats[batch] * bert_batch / batch,
-        )
-        for batch, values in times.items()
-    }
+    # All batch sizes and BERT take turns.
+    methods = {}
+    for batch, times in repeats.items():
+        methods[batch] = partial(repeat, objective_step(batch, dim, targets), times)
+    methods["bert"] = bert_step(bert_batch, bert_config)
+    measured = measure(methods, rounds)
+    bert = measured.pop("bert")
+
+    # Seconds of one step, and its share of BERT's at the same batch size.
+    shares = {}
+    for batch, times in measured.items():
+        ratio = median_ratio(times, bert) / repeats[batch] * bert_batch / batch
+        shares[batch] = (statistics.median(times) / repeats[batch], ratio)
+    return shares
 
 
 # The closed form against materialised centroids ---------------------------------------------------------------------
@@ -173,18 +183,23 @@ def compare_scores(batch_size: int, dim: int, rounds: int) -> dict[str, float]:
     upstream = torch.randn(batch_size, batch_size)
 
     def step(scores: Callable) -> tuple[torch.Tensor, ...]:
+        """The score with its gradients."""
         return torch.autograd.grad(scores(*inputs), (texts, modalities), upstream)
 
-    closed, direct = (lambda: step(retrieval_scores)), (lambda: step(materialised))
-    times = measure({"closed": closed, "direct": direct}, rounds)
-    memory = [saved_bytes(partial(scores, *inputs), inputs) for scores in (retrieval_scores, materialised)]
-    difference = max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(closed(), direct(), strict=True))
+    # Time forward and backward, memory between them.
+    times = measure({scores: partial(step, scores) for scores in (retrieval_scores, materialised)}, rounds)
+    sizes = {scores: saved_bytes(partial(scores, *inputs), inputs) for scores in times}
+
+    # The largest difference of gradients, relative to the largest gradient.
+    differences = []
+    for closed, direct in zip(step(retrieval_scores), step(materialised), strict=True):
+        differences.append(((closed - direct).abs().max() / direct.abs().max()).item())
     return {
-        "seconds": statistics.median(times["closed"]),
-        "bytes": memory[0],
-        "time_ratio": median_ratio(times["direct"], times["closed"]),
-        "memory_ratio": memory[1] / memory[0],
-        "gradient_difference": difference,
+        "seconds": statistics.median(times[retrieval_scores]),
+        "bytes": sizes[retrieval_scores],
+        "time_ratio": median_ratio(times[materialised], times[retrieval_scores]),
+        "memory_ratio": sizes[materialised] / sizes[retrieval_scores],
+        "gradient_difference": max(differences),
     }
 
 
@@ -202,10 +217,11 @@ def make_batch(
 ) -> dict[str, torch.Tensor]:
     """Return random inputs of a step, with texts of maximum length."""
     generator = torch.Generator().manual_seed(batch_size)
-    size, vocabulary = config.vision_config.image_size, config.text_config.vocab_size
-    captions, subtitles = (
-        torch.randint(5, vocabulary, (batch_size, length), generator=generator) for length in text_lengths
-    )
+    size = config.vision_config.image_size
+    texts = []
+    for length in text_lengths:
+        texts.append(torch.randint(5, config.text_config.vocab_size, (batch_size, length), generator=generator))
+    captions, subtitles = texts
     return {
         "input_ids": captions,
         "attention_mask": torch.ones_like(captions),
@@ -263,12 +279,17 @@ class TimedStep:
                 trainer.accelerator.clip_grad_norm_(self.model.parameters(), trainer.args.max_grad_norm)
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
+
+        # GPU events have times once all work has ended.
         on_gpu = trainer.args.device.type == "cuda"
         if on_gpu:
             torch.cuda.synchronize()
         seconds: dict[str, float] = {}
         for name, start, end in self._spans:
-            taken = start.elapsed_time(end) / 1e3 if on_gpu else end - start
+            if on_gpu:
+                taken = start.elapsed_time(end) / 1e3
+            else:
+                taken = end - start
             seconds[name] = seconds.get(name, 0.0) + taken
         seconds["rest"] -= sum(seconds.get(name, 0.0) for name in TOWERS)
         return seconds
@@ -292,16 +313,16 @@ def make_trainer(
 def with_features(trainer: ScalarTrainer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the same batch with the outputs of the frozen towers instead of their inputs."""
     raw = ("pixel_values_videos", "input_features")
+    inputs = {name: batch[name] for name in raw}
     with torch.no_grad():
-        features = trainer.scalar_model.get_tower_features(
-            **{name: batch[name] for name in raw}, modality_mask=batch["modality_mask"]
-        )
+        features = trainer.scalar_model.get_tower_features(**inputs, modality_mask=batch["modality_mask"])
     return {name: value for name, value in batch.items() if name not in raw} | features
 
 
 def make_miniature() -> ScalarModel:
     """Return the small model that is trained on the miniature benchmark, with random weights."""
-    words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
+    # Random texts need a vocabulary: words of three letters.
+    words = map("".join, product("bdfgklmnprst", "aeiou", "bdfgklmnprst"))
     return build_new(words)[0]
 
 
@@ -319,7 +340,8 @@ def compare_features(
 ) -> dict[str, list[dict[str, float]]]:
     """Return the times of the miniature model's steps, from pixels and from cached features in turn."""
     trainer, pixels = make_miniature_step("paper", targets, folder, batch_size)
-    step, batches = TimedStep(trainer), {"pixels": pixels, "features": with_features(trainer, pixels)}
+    step = TimedStep(trainer)
+    batches = {"pixels": pixels, "features": with_features(trainer, pixels)}
     steps = {name: [] for name in batches}
     for _ in range(rounds + 1):
         for name, batch in batches.items():
@@ -333,6 +355,7 @@ def compare_frozen(targets: SemanticTargets, folder: Path, batch_size: int) -> d
     for recipe in RECIPES:
         trainer, batch = make_miniature_step(recipe, targets, folder, batch_size)
         model = trainer.model.train()
+        # Weights and inputs are there anyway.
         given = [*model.parameters(), *model.buffers(), *batch.values()]
         sizes[recipe] = saved_bytes(partial(trainer.compute_loss, model, batch), given)
     return sizes
@@ -367,13 +390,21 @@ def print_full_size(
 ) -> None:
     """Time steps of the paper's recipe with complete clips and print the time of each part."""
     on_gpu = device.type == "cuda"
-    options = {precision: True} if on_gpu else {"use_cpu": True}
+    options: dict[str, Any] = {"use_cpu": True}
+    dtype = torch.float32
+    where = "CPU"
+    if on_gpu:
+        options = {precision: True}
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+        where = torch.cuda.get_device_name()
     with device:
         model = ScalarModel(config)
     trainer = make_trainer(model, "paper", targets, folder, per_device_train_batch_size=batch_size, **options)
     step = TimedStep(trainer)
     batch = make_batch(config, batch_size, 2, segment_length, TEXT_LENGTHS, torch.ones(3), len(targets.clip_of_row))
     batch = {name: value.to(device) for name, value in batch.items()}
+
+    # The first step warms up, the second is counted, the others are timed.
     step(batch)
     with FlopCounterMode(display=False) as counter:
         step(batch)
@@ -382,18 +413,23 @@ def print_full_size(
     steps = [step(batch) for _ in range(rounds)]
     parts = {name: statistics.median(one[name] for one in steps) for name in steps[0]}
     total = parts.pop("total")
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision] if on_gpu else torch.float32
-    where = torch.cuda.get_device_name() if on_gpu else "CPU"
     print(f"the paper's recipe on {where}, {str(dtype).removeprefix('torch.')}, {batch_size} clips a step")
-    print(f"  {total * 1e3:.1f} ms a step, {batch_size / total:.1f} clips/s", end="")
-    print(f", peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if on_gpu else "")
+    memory = ""
+    if on_gpu:
+        memory = f", peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+    print(f"  {total * 1e3:.1f} ms a step, {batch_size / total:.1f} clips/s{memory}")
     for name, value in sorted(parts.items(), key=lambda item: -item[1]):
-        print(f"  {name + ' forward' * (name in TOWERS or name == 'rest'):21}{value / total:6.1%}")
+        if name in (*TOWERS, "rest"):
+            name += " forward"
+        print(f"  {name:21}{value / total:6.1%}")
+
+    # The same steps from cached features, then the least that the step could take.
     features = with_features(trainer, batch)
     step(features)
     cached = statistics.median(step(features)["total"] for _ in range(rounds))
     print(f"  from cached features {cached * 1e3:.1f} ms a step: from pixels {total / cached:.1f} x that")
-    flops, rate = counter.get_total_flops(), product_rate(product_size, dtype, device)
+    flops = counter.get_total_flops()
+    rate = product_rate(product_size, dtype, device)
     print(
         f"  its matrix products: {flops / 1e12:.3g} TFLOP, {flops / rate * 1e3:.1f} ms at the {rate / 1e12:.3g} "
         f"TFLOP/s of one large product: the step takes {total * rate / flops:.2f} x that"
@@ -410,8 +446,10 @@ def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig)
     shares = compare_objective(targets, config.batches, config.rounds, config.bert_batch, BertConfig(), config.dim)
     print(f"objective, forward and backward, of BERT-base's (at {config.bert_batch} captions, scaled linearly)")
     for batch, (seconds, share) in shares.items():
-        limit = LIMITS.get(batch)
-        verdict = "" if limit is None else f"  below {limit:.1%}: {'yes' if share < limit else 'no'}"
+        verdict = ""
+        if batch in LIMITS:
+            is_below = "yes" if share < LIMITS[batch] else "no"
+            verdict = f"  below {LIMITS[batch]:.1%}: {is_below}"
         print(f"  {batch:5} clips {seconds * 1e3:9.1f} ms {share:9.3%}{verdict}")
     print("materialised centroids to the closed form, forward and backward")
     for batch in config.score_batches:
@@ -423,7 +461,9 @@ def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig)
         )
     print(f"a step of the miniature model, {config.step_batch} clips, recipe paper, files read before")
     steps = compare_features(targets, folder, config.step_batch, config.rounds)
-    totals = {name: [one["total"] for one in values] for name, values in steps.items()}
+    totals = {}
+    for name, values in steps.items():
+        totals[name] = [one["total"] for one in values]
     towers = statistics.median((one["vision_model"] + one["audio_model"]) / one["total"] for one in steps["pixels"])
     for name, values in totals.items():
         ratio = median_ratio(values, totals["features"])

@@ -15,9 +15,9 @@ from modeling_scalar.processing_scalar import Clip
 from .items import Item, on_white
 
 MODALITIES = ("video", "title", "folder")
-"""The modalities of an item, in the order of its vectors; a picture is a video of one frame."""
+"""The modalities of an item, in the order of its vectors."""
 
-_AT_ONCE = 32
+_BATCH = 32  # items or queries in a forward pass
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,20 @@ def embed_half(items: Sequence[Item], root: Path) -> Half:
         ModuleNotFoundError: a package of `light` is not installed.
     """
     model, processor = load_model(LIGHT, modalities=MODALITIES)
+    # Items: a picture is a video of one frame.
     embeds = []
-    for batch in in_batches(items, _AT_ONCE):
+    for batch in in_batches(items, _BATCH):
         clips = []
         for item in batch:
             texts = {"title": item.title, "folder": item.folder}
             clips.append(Clip(frames=on_white(root / item.path)[None], texts=texts))
         vectors, _ = embed_clips(model, processor(clips=clips))
         embeds.append(vectors)
+    # Queries, which some items lack.
     asked = [place for place, item in enumerate(items) if item.query is not None]
     queries = [items[place].query for place in asked]
     texts = []
-    for batch in in_batches(queries, _AT_ONCE):
+    for batch in in_batches(queries, _BATCH):
         texts.append(embed_captions(model, processor, batch))
     return Half(torch.cat(texts), torch.cat(embeds), torch.tensor(asked))
 

@@ -16,10 +16,10 @@ from PIL import Image
 from evidence.class_embeds import class_names
 
 LEAST_COLOURS = 500
-"""A photograph has at least so many colours."""
+"""The least number of colours of a photograph."""
 
 LEAST_SHARE = 0.1
-"""A photograph has at least so many colours per visible pixel."""
+"""The least number of colours per visible pixel of a photograph."""
 
 _DRAWN = "cartoon"  # the name of folders of drawings
 _ARTICLES = {"a", "an", "the"}
@@ -66,6 +66,7 @@ def is_photograph(path: Path) -> bool:
     """Whether a PNG has as many colours as a photograph: [`LEAST_COLOURS`], and [`LEAST_SHARE`] per visible pixel."""
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGBA")).astype(np.int64)
+    # Colours are counted as numbers, which is faster than as rows.
     visible = pixels[pixels[..., 3] >= _OPAQUE]
     num_colours = len(np.unique(visible[:, :3] @ [65536, 256, 1]))
     return num_colours >= max(LEAST_COLOURS, LEAST_SHARE * len(visible))
@@ -76,7 +77,7 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
-def _said(caption: str) -> list[str]:
+def _words_without_articles(caption: str) -> list[str]:
     """The words of a caption without articles."""
     return [word for word in re.findall(r"\w+", caption.lower()) if word not in _ARTICLES]
 
@@ -84,11 +85,12 @@ def _said(caption: str) -> list[str]:
 def repeats(caption: str, title: str) -> bool:
     """Whether every word of a caption, articles apart, stands in the title, also as a part of a word."""
     letters = title.replace(" ", "")
-    return all(word in letters for word in _said(caption))
+    return all(word in letters for word in _words_without_articles(caption))
 
 
 def _definitions() -> dict[str, str]:
     """The definitions of names that mean one class of ImageNet."""
+    # A name such as "crane" can mean several classes.
     found: dict[str, list[str]] = {}
     for names, definition in class_names():
         for name in names.split(", "):
@@ -107,6 +109,7 @@ def _captioned(root: Path) -> Iterator[tuple[Path, str]]:
         text = path.with_suffix(".txt")
         if _DRAWN in path.relative_to(root).parts or not text.is_file():
             continue
+        # The other lines translate the first one.
         first, *_ = text.read_text(encoding="utf-8").split("\n")
         caption = first.strip()
         if not caption or caption in known or not is_photograph(path):
@@ -128,6 +131,7 @@ def read_items(root: Path) -> list[Item]:
     definitions = _definitions()
     items = []
     for path, caption in _captioned(root):
+        # Names of the file and its folders become texts of the item.
         place = path.relative_to(root)
         title = " ".join(words_of(path.stem))
         folder = " ".join(words_of(place.parent.as_posix()))
@@ -135,7 +139,7 @@ def read_items(root: Path) -> list[Item]:
         kind = "caption"
         if repeats(caption, title):
             # A name is used once, so that a definition asks for one item.
-            query = definitions.pop(" ".join(_said(caption)), None)
+            query = definitions.pop(" ".join(_words_without_articles(caption)), None)
             kind = "none" if query is None else "definition"
         items.append(Item(place.as_posix(), title, folder, caption, query, kind))
     if not items:

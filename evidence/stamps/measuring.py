@@ -20,13 +20,16 @@ from .items import Item, digest_of, read_items
 from .regimes import REGIMES, draw
 from .rivals import CALIBRATED, RIVALS, SCALAR, Scene, fit, held_out
 
-RANKS, FACTS = "ranks.parquet", "stamps.json"
-"""The files of a folder of results."""
+# The files of a folder of results.
+RANKS = "ranks.parquet"
+FACTS = "stamps.json"
 
-FIT_DRAWS, SHOWN_DRAWS = 20, 100
-"""Draws of each regime but the complete one."""
+# Draws of each regime but the complete one, for the half that fits and the half that is shown.
+FIT_DRAWS = 20
+SHOWN_DRAWS = 100
 
-_FIT_SEED, _SHOWN_SEED = 0, 1
+_FIT_SEED = 0
+_SHOWN_SEED = 1
 _HIGHEST = 255  # a rank is a byte
 
 
@@ -36,19 +39,20 @@ def _scenes(half: Half, num_draws: int, seed: int) -> dict[str, Scene]:
 
 def _counts(items: Sequence[Item]) -> dict[str, int]:
     """How many items a half has, and queries of each kind."""
-    kinds = Counter(item.kind for item in items)
-    return {"items": len(items), **{kind: kinds[kind] for kind in ("caption", "definition", "none")}}
+    kinds = Counter(caption=0, definition=0, none=0)
+    kinds.update(item.kind for item in items)
+    return {"items": len(items), **kinds}
 
 
 def rank_halves(
-    fitted: Half, shown: Half, show: Callable[[str], Any] = print
+    fitted: Half, shown: Half, print_line: Callable[[str], Any] = print
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """
     Fit every method to one half, and rank the other.
 
     Args:
         fitted, shown ([`Half`]): the halves.
-        show (`Callable`): prints a line.
+        print_line (`Callable`): prints a line.
 
     Returns:
         Rows with `regime`, `method` and `ranks`, the bytes of `(draws, queries)`; and what was fitted: `fits` by
@@ -56,46 +60,51 @@ def rank_halves(
         that stands for SCALAR in the claims.
     """
     with torch.inference_mode():
+        # All numbers are fitted before the other half is read.
         scenes = _scenes(fitted, FIT_DRAWS, _FIT_SEED)
         fits = {}
         for name, rival in RIVALS.items():
             fits[name] = fit(rival, scenes)
-            show(f"{rival.title}: {fits[name].mrr:.1f} on the half that fits")
+            print_line(f"{rival.title}: {fits[name].mrr:.1f} on the half that fits")
 
         # Scales and offsets stand for SCALAR only if they help queries that they were not fitted to.
-        before, after = (held_out(RIVALS[name], scenes) for name in (SCALAR, CALIBRATED))
+        before = held_out(RIVALS[SCALAR], scenes)
+        after = held_out(RIVALS[CALIBRATED], scenes)
         gain = paired_bootstrap(100 * after, 100 * before)
         claimed = CALIBRATED if gain["low"] > 0 else SCALAR
 
+        # Ranks of the other half, under all draws of every regime.
         scenes = _scenes(shown, SHOWN_DRAWS, _SHOWN_SEED)
         rows = []
         for regime, scene in scenes.items():
             for name, rival in RIVALS.items():
                 ranks = scene.ranks(rival.score(scene, fits[name].numbers)).clip(max=_HIGHEST)
                 rows.append({"regime": regime, "method": name, "ranks": ranks.astype(np.uint8).tobytes()})
-    found = {"fits": {name: asdict(each) for name, each in fits.items()}, "gain": gain, "claimed": claimed}
-    return rows, found
+    fitted_numbers = {name: asdict(each) for name, each in fits.items()}
+    return rows, {"fits": fitted_numbers, "gain": gain, "claimed": claimed}
 
 
-def measure(root: Path, output: Path, show: Callable[[str], Any] = print) -> None:
+def measure(root: Path, output: Path, print_line: Callable[[str], Any] = print) -> None:
     """
     Measure all methods on the stamps, and write the results.
 
     Args:
         root (`Path`): the folder of stamps.
         output (`Path`): folder for the results.
-        show (`Callable`): prints a line.
+        print_line (`Callable`): prints a line.
 
     Raises:
         FileNotFoundError: there are no stamps.
         ModuleNotFoundError: a package of `light` is not installed.
     """
     items = read_items(root)
-    show(f"{len(items)} photographs with captions of their own")
+    print_line(f"{len(items)} photographs with captions of their own")
     halves = {}
     for name, is_shown in (("fit", False), ("shown", True)):
         halves[name] = [item for item in items if item.is_shown == is_shown]
-    rows, found = rank_halves(embed_half(halves["fit"], root), embed_half(halves["shown"], root), show)
+    rows, found = rank_halves(embed_half(halves["fit"], root), embed_half(halves["shown"], root), print_line)
+
+    # What was fitted, and all that tells whether two results can be compared.
     facts = {
         "counts": {name: _counts(half) for name, half in halves.items()},
         "digest": digest_of(items, root),

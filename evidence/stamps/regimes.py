@@ -61,7 +61,10 @@ def draw(half: Half, regime: str, num_draws: int, seed: int) -> Drawn:
     number, num_modalities, _ = half.modality_embeds.shape
     if regime == "complete":
         num_draws = 1
-    embeds, masks = [], []
+
+    # One generator for all draws, in turn.
+    embeds = []
+    masks = []
     for _ in range(num_draws):
         items = half.modality_embeds
         mask = torch.ones(number, num_modalities, dtype=torch.bool)

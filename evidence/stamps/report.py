@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,9 @@ from eval.reports.figures import COLOURS
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
 from gallery.files import read_json
 
-from .embedding import MODALITIES
 from .measuring import FACTS, RANKS
 from .regimes import REGIMES
-from .rivals import RIVALS
+from .rivals import RIVALS, modality_of
 
 RESULTS = Path(__file__).with_name("results")
 """The shipped results."""
@@ -26,8 +26,10 @@ RESULTS = Path(__file__).with_name("results")
 _CLAIMS = Path(__file__).with_name("claims.yaml")
 _PAGE = Path(__file__).with_name("page.md")
 _FIGURE = "real_pictures.png"
-_LEVEL = 0.05
-_BELOW, _ABOVE = 1.0, 3.0  # the goal, see claims.yaml
+_LEVEL = 0.05  # of p-values, for all claims together
+# The goal, see claims.yaml.
+_BELOW = 1.0
+_ABOVE = 3.0
 _NAMES = {"video": "picture"}  # of modalities, for readers
 
 MEASURES = {
@@ -92,6 +94,7 @@ def interval(entry: Mapping[str, float]) -> str:
 
 def judged(results: StampsResults) -> list[dict[str, Any]]:
     """Return the claims of `claims.yaml` with their intervals, p-values adjusted by Holm's rule, and verdicts."""
+    # Holm's rule adjusts all p-values at once.
     found = []
     for claim in yaml.safe_load(_CLAIMS.read_text(encoding="utf-8"))["claims"]:
         found.append(claim | results.difference(claim["regime"], claim["rival"]))
@@ -107,18 +110,13 @@ def claims_table(results: StampsResults) -> MetricsTable:
     """The claims that were named before."""
     rows: list[Row] = []
     for entry in judged(results):
-        beside = [interval(results.difference(entry["regime"], entry["rival"], name)) for name in ("R@1", "R@10")]
-        title = RIVALS[entry["rival"]].title
-        rows.append(
-            [
-                entry["regime"],
-                f"SCALAR − {title}",
-                interval(entry),
-                "< 0.001" if entry["adjusted"] < 0.001 else f"{entry['adjusted']:.3f}",
-                entry["verdict"],
-                *beside,
-            ]
-        )
+        p_value = "< 0.001"
+        if entry["adjusted"] >= 0.001:
+            p_value = f"{entry['adjusted']:.3f}"
+        row = [entry["regime"], f"SCALAR − {RIVALS[entry['rival']].title}", interval(entry), p_value, entry["verdict"]]
+        for measure in ("R@1", "R@10"):
+            row.append(interval(results.difference(entry["regime"], entry["rival"], measure)))
+        rows.append(row)
     note = (
         "Points of MRR, text to item; in brackets the 95 % interval for other queries and other draws of the "
         f"regime. p: two-sided, adjusted by Holm's rule for these six; undecided: p above {_LEVEL:g}. "
@@ -134,7 +132,8 @@ def goals(results: StampsResults) -> list[dict[str, Any]]:
     found = []
     for regime in REGIMES:
         better, other = sorted(("fused", "max"), key=lambda rival: -results.mean(regime, rival))
-        below, above = (results.difference(regime, rival) for rival in (better, other))
+        below = results.difference(regime, better)
+        above = results.difference(regime, other)
         is_met = below["difference"] >= -_BELOW and above["difference"] >= _ABOVE
         found.append(
             {"regime": regime, "better": better, "other": other, "below": below, "above": above, "met": is_met}
@@ -147,7 +146,8 @@ def goals_table(results: StampsResults) -> MetricsTable:
     rows: list[Row] = []
     for goal in goals(results):
         verdict = "met" if goal["met"] else "not met"
-        better, other = (RIVALS[goal[name]].title for name in ("better", "other"))
+        better = RIVALS[goal["better"]].title
+        other = RIVALS[goal["other"]].title
         rows.append([goal["regime"], better, interval(goal["below"]), other, interval(goal["above"]), verdict])
     note = "The goal: at least −1 against the better of the two rivals, and at least +3 against the other."
     columns = ungrouped("regime", "better rival", "SCALAR − better", "other rival", "SCALAR − other", "goal")
@@ -156,19 +156,20 @@ def goals_table(results: StampsResults) -> MetricsTable:
 
 def methods_table(results: StampsResults) -> MetricsTable:
     """Every method in every regime."""
+    columns = list(product(REGIMES, MEASURES))
     rows: list[Row] = []
     for name, rival in RIVALS.items():
-        cells = [Cell((results.mean(regime, name, measure),)) for regime in REGIMES for measure in MEASURES]
-        fitted = results.facts["fits"][name]["mrr"]
-        rows.append([rival.title, str(len(rival.numbers)), Cell((fitted,)), *cells])
-    counts, draws = results.facts["counts"]["shown"], results.facts["draws"]["shown"]
+        means = [results.mean(regime, name, measure) for regime, measure in columns]
+        numbers = (results.facts["fits"][name]["mrr"], *means)
+        rows.append([rival.title, str(len(rival.numbers)), *map(Cell.of, numbers)])
+    counts = results.facts["counts"]["shown"]
+    draws = results.facts["draws"]["shown"]
     note = (
         f"In percent: {results.num_queries} queries, {counts['items']} items; means over {draws} draws of what is "
         "missing and of what disagrees. Numbers: how many were fitted; fit: the MRR that they reach, over all "
         "regimes, on the half that they were fitted to."
     )
-    columns = [("", "method"), ("", "numbers"), ("", "fit")]
-    columns += [(regime, measure) for regime in REGIMES for measure in MEASURES]
+    columns = [*ungrouped("method", "numbers", "fit"), *columns]
     return MetricsTable("methods", "Methods", note, columns, [rows], 1)
 
 
@@ -186,9 +187,9 @@ def differences_table(results: StampsResults) -> MetricsTable:
     return MetricsTable("differences", "SCALAR minus each method", note, ungrouped("method", *REGIMES), [rows], 1)
 
 
-def _shown_number(name: str, value: float) -> str:
+def _number_text(name: str, value: float) -> str:
     if name == "modality":
-        chosen = MODALITIES[min(int(value), len(MODALITIES) - 1)]
+        chosen = modality_of(value)
         return _NAMES.get(chosen, chosen)
     return f"{name} {value:.2g}".replace("-", "−")
 
@@ -198,9 +199,10 @@ def numbers_table(results: StampsResults) -> MetricsTable:
     rows: list[Row] = []
     for name, rival in RIVALS.items():
         if rival.numbers:
-            values = results.facts["fits"][name]["numbers"]
-            shown = [_shown_number(number.name, value) for number, value in zip(rival.numbers, values, strict=True)]
-            rows.append([rival.title, ", ".join(shown)])
+            texts = []
+            for number, value in zip(rival.numbers, results.facts["fits"][name]["numbers"], strict=True):
+                texts.append(_number_text(number.name, value))
+            rows.append([rival.title, ", ".join(texts)])
     gain = results.facts["gain"]
     note = (
         "Fitted to MRR over all regimes at once. Of the picture scales are 1, offsets and log weights 0. Scales and "
@@ -242,7 +244,7 @@ def fill(text: str, results: StampsResults) -> str:
         ValueError: a placeholder names nothing.
     """
 
-    def put(match: re.Match) -> str:
+    def filled(match: re.Match) -> str:
         kind, *names = match.group(1).split()
         if kind == "table":
             table = TABLES[names[0]](results)
@@ -255,13 +257,14 @@ def fill(text: str, results: StampsResults) -> str:
             return str(results.facts["counts"][names[0]][names[1]])
         raise ValueError(f"{match.group(0)} names nothing that was measured.")
 
-    return re.sub(r"\{\{(.+?)\}\}", put, text)
+    return re.sub(r"\{\{(.+?)\}\}", filled, text)
 
 
 def plot_differences(results: StampsResults, path: Path) -> None:
     """Draw SCALAR's difference to every method with its interval, a panel for each regime."""
     from matplotlib.figure import Figure
 
+    # A row for each method, the same in all panels; the two rivals of the goal in a colour of their own.
     others: Sequence[str] = [name for name in RIVALS if name != results.claimed]
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     panels = figure.subplots(1, len(REGIMES), sharey=True)
@@ -269,9 +272,12 @@ def plot_differences(results: StampsResults, path: Path) -> None:
         axes.axvline(0, color="black", linewidth=0.8)
         for place, name in enumerate(others):
             entry = results.difference(regime, name)
-            colour = COLOURS[1] if name in ("fused", "max") else COLOURS[0]
+            colour = COLOURS[0]
+            if name in ("fused", "max"):
+                colour = COLOURS[1]
             axes.plot([entry["low"], entry["high"]], [place, place], color=colour, linewidth=1.6)
             axes.plot(entry["difference"], place, "o", color=colour, markersize=5)
+        # Nothing but the axis and the methods' lines.
         axes.set_title(regime, fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="0.92")

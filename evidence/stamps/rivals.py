@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from .embedding import MODALITIES
 from .regimes import Drawn
 
 _LEAST = 1e-6  # of volumes and entropies
-_SEED = 0
+_SEED = 0  # of searches and folds
 _GENERATIONS = 30
 _PEOPLE = 12  # tried numbers in a generation, for each number
 
@@ -109,7 +109,9 @@ class Number:
 
     def value(self, searched: float) -> float:
         """The number itself."""
-        return math.exp(searched) if self.is_log else searched
+        if self.is_log:
+            return math.exp(searched)
+        return searched
 
 
 Score = Callable[[Scene, Sequence[float]], torch.Tensor]
@@ -131,20 +133,21 @@ class Rival:
     numbers: tuple[Number, ...] = ()
 
 
+def _unfitted(method: str, scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
+    return scene.score(method)
+
+
+def modality_of(number: float) -> str:
+    """Return the modality that a fitted number stands for, from 0 to the number of modalities."""
+    return MODALITIES[min(int(number), len(MODALITIES) - 1)]
+
+
 def _single(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
-    return scene.score(MODALITIES[min(int(numbers[0]), len(MODALITIES) - 1)])
+    return scene.score(modality_of(numbers[0]))
 
 
 def _max(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
     return scene.score("max", modality_offset=[0.0, *numbers])
-
-
-def _mean(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
-    return scene.score("mean")
-
-
-def _equal(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
-    return scene.score("uniform")
 
 
 def _fused(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
@@ -166,6 +169,7 @@ def _by_entropy(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
     the idea of Q2E (arXiv 2506.10202): a modality that singles out few items knows what is asked for.
     """
     present = scene.present[:, None]
+    # The entropy of a query's distribution over the items that have the modality.
     logits = (scene.cosines / numbers[0]).masked_fill(~present, -math.inf)
     logs = logits.log_softmax(-1)
     entropies = -(logs.exp() * logs.masked_fill(~present, 0.0)).sum(-1, keepdim=True)  # (M, Q, draws, 1)
@@ -187,19 +191,16 @@ def _span(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
     return _volume(scene, 1.0, numbers[0])
 
 
-def _scalar_own(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
-    return scene.score("scalar")
-
-
 def _scalar(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
     return scene.score("scalar", query_temperature=numbers[0])
 
 
 def _scalar_calibrated(scene: Scene, numbers: Sequence[float]) -> torch.Tensor:
     temperature, *rest = numbers
-    scales, offsets = rest[:2], rest[2:]
-    options = {"modality_scale": [1.0, *scales], "modality_offset": [0.0, *offsets]}
-    return scene.score("scalar", query_temperature=temperature, **options)
+    # The picture is the unit: its scale is 1, its offset 0.
+    scales = [1.0, *rest[:2]]
+    offsets = [0.0, *rest[2:]]
+    return scene.score("scalar", query_temperature=temperature, modality_scale=scales, modality_offset=offsets)
 
 
 def _of_texts(name: str, low: float, high: float, is_log: bool = False) -> tuple[Number, ...]:
@@ -210,8 +211,11 @@ def _of_texts(name: str, low: float, high: float, is_log: bool = False) -> tuple
 _TEMPERATURE = Number("temperature", math.log(0.005), math.log(5.0), is_log=True)
 _ARITY = Number("constant of arity", -1.0, 1.0)
 
-SCALAR, CALIBRATED = "scalar", "scalar_calibrated"
-"""SCALAR with a fitted temperature, and with scales and offsets, too."""
+SCALAR = "scalar"
+"""SCALAR with a fitted temperature."""
+
+CALIBRATED = "scalar_calibrated"
+"""SCALAR with a fitted temperature, scales and offsets."""
 
 RIVALS: dict[str, Rival] = {
     SCALAR: Rival("SCALAR, temperature", _scalar, (_TEMPERATURE,)),
@@ -220,12 +224,12 @@ RIVALS: dict[str, Rival] = {
         _scalar_calibrated,
         (_TEMPERATURE, *_of_texts("scale", -1.5, 1.5, is_log=True), *_of_texts("offset", -0.5, 0.5)),
     ),
-    "scalar_own": Rival("SCALAR, temperature 0.1", _scalar_own),
+    "scalar_own": Rival("SCALAR, temperature 0.1", partial(_unfitted, "scalar")),
     "fused": Rival("one fused vector", _fused, _of_texts("log weight", -4.0, 4.0)),
     "max": Rival("max", _max, _of_texts("offset", -0.5, 0.5)),
     "single": Rival("best single modality", _single, (Number("modality", 0.0, float(len(MODALITIES))),)),
-    "mean": Rival("mean", _mean),
-    "uniform": Rival("equal weights", _equal),
+    "mean": Rival("mean", partial(_unfitted, "mean")),
+    "uniform": Rival("equal weights", partial(_unfitted, "uniform")),
     "rank_fusion": Rival(
         "rank fusion", _rank_fusion, (Number("constant", math.log(0.1), math.log(1000.0), is_log=True),)
     ),
@@ -269,7 +273,9 @@ def fit(rival: Rival, scenes: Mapping[str, Scene], queries: np.ndarray | None = 
         scenes (`Mapping[str, Scene]`): of each regime.
         queries (`np.ndarray` of indices, *optional*): the queries to fit to; by default all.
     """
-    chosen = slice(None) if queries is None else queries
+    chosen = slice(None)
+    if queries is not None:
+        chosen = queries
 
     def values(searched: Sequence[float]) -> list[float]:
         return [number.value(value) for number, value in zip(rival.numbers, searched, strict=True)]
@@ -277,6 +283,7 @@ def fit(rival: Rival, scenes: Mapping[str, Scene], queries: np.ndarray | None = 
     def loss(searched: Sequence[float]) -> float:
         return -float(reciprocal_ranks(rival, scenes, values(searched))[chosen].mean())
 
+    # A method without numbers is only measured.
     best: Sequence[float] = ()
     if rival.numbers:
         bounds = [(number.low, number.high) for number in rival.numbers]
@@ -287,6 +294,7 @@ def fit(rival: Rival, scenes: Mapping[str, Scene], queries: np.ndarray | None = 
 
 def held_out(rival: Rival, scenes: Mapping[str, Scene], num_folds: int = 5) -> np.ndarray:
     """Return the reciprocal rank of each query `(Q,)`, with numbers that were fitted to the other folds' queries."""
+    # Every query belongs to one of the folds, at random.
     num_queries = len(next(iter(scenes.values())).relevant)
     fold = np.random.default_rng(_SEED).permutation(num_queries) % num_folds
     found = np.empty(num_queries)
@@ -296,4 +304,16 @@ def held_out(rival: Rival, scenes: Mapping[str, Scene], num_folds: int = 5) -> n
     return found
 
 
-__all__ = ["CALIBRATED", "RIVALS", "SCALAR", "Fit", "Number", "Rival", "Scene", "fit", "held_out", "reciprocal_ranks"]
+__all__ = [
+    "CALIBRATED",
+    "RIVALS",
+    "SCALAR",
+    "Fit",
+    "Number",
+    "Rival",
+    "Scene",
+    "fit",
+    "held_out",
+    "modality_of",
+    "reciprocal_ranks",
+]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.archive.asking import Answer, answer_of, ask_archive, lines_of
+from evidence.archive.asking import RankedAnswer, answer_of, ask_archive, lines_of
 from evidence.archive.making import read_contents
 
 FILM = "films/documentary.mkv"
@@ -41,7 +41,7 @@ def test_a_file_is_found_whole_or_by_any_of_its_windows():
 
 def test_the_last_line_counts_what_was_found():
     ranks = (1, 2, None, 10)
-    lines = lines_of([Answer("?", "a.mp4", rank, "title", "b.mp4") for rank in ranks])
+    lines = lines_of([RankedAnswer("?", "a.mp4", rank, "title", "b.mp4") for rank in ranks])
     assert lines[-1] == "first: 1 of 4; in the first five: 2; MRR 0.40"  # (1 + 1/2 + 1/10) / 4
 
 
@@ -59,7 +59,7 @@ def test_every_question_names_a_file_and_a_chapter_that_exist():
 def test_a_new_user_finds_most_of_an_archive(tmp_path, shared_dir):
     """With the default model and no extra: speech and the words of slides cannot be found."""
     lines = []
-    answers = ask_archive(tmp_path, shared_dir / "data" / "videos", show=lines.append)
+    answers = ask_archive(tmp_path, shared_dir / "data" / "videos", print_line=lines.append)
     assert any("3 unreadable" in line for line in lines)
     found = {answer.target for answer in answers if answer.rank == 1}
     assert {"phone/video1.mp4", "phone/video2.mp4", "sounds/rain noise.mkv", "camera/MVI_0102.mp4"} <= found

@@ -154,7 +154,7 @@ def test_a_table_has_every_method_and_regime(monkeypatch):
     monkeypatch.setattr(measuring, "FIT_DRAWS", 1)
     monkeypatch.setattr(measuring, "SHOWN_DRAWS", 2)
     monkeypatch.setattr("evidence.stamps.rivals._GENERATIONS", 1)
-    rows, found = rank_halves(made_half(0), made_half(1), show=lambda line: None)
+    rows, found = rank_halves(made_half(0), made_half(1), print_line=lambda line: None)
     assert {(row["regime"], row["method"]) for row in rows} == {(a, b) for a in REGIMES for b in RIVALS}
     assert {len(row["ranks"]) for row in rows} == {6, 12}
     assert found["claimed"] in (SCALAR, CALIBRATED)
