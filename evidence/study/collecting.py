@@ -5,7 +5,6 @@ each set of clips. They are small: they can be committed, and tell on any machin
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from evidence.miniature.benchmark import load_about
 from gallery.files import read_json, without_infinity, write_json, write_whole
 from gallery.provenance import versions
+from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .measure import write_ranks
 from .results import RANKS, STUDY
@@ -25,17 +25,19 @@ SECOND_STAGE = "-second-stage"
 _OF_CLIPS = (
     "version", "seed", "shared", "complete", "disagree", "num_train", "num_validation", "num_test", "absent",
 )  # fmt: skip
-_DIRECTIONS = ("text_to_video", "video_to_text")
 
 
 def describe_clips(root: Path, path: Path, with_queries: bool = True) -> None:
     """Write what is shown of a set of clips: its settings, its ceilings and, if asked, the kind of each test query."""
     manifest = read_json(root / "miniature.json")
-    content = {name: manifest[name] for name in _OF_CLIPS} | {"ceilings": manifest["recall_at_1_ceilings"]["test"]}
+    content = {name: manifest[name] for name in _OF_CLIPS}
+    content["ceilings"] = manifest["recall_at_1_ceilings"]["test"]
     if with_queries and manifest["num_test"]:
+        # Each query as its kind and the modalities that it is about.
+        content["queries"] = []
         rows = (root / "test.jsonl").read_text(encoding="utf-8").splitlines()
-        kinds = [json.loads(row)["kind"] for row in rows]
-        content["queries"] = [[kind, *about] for kind, about in zip(kinds, load_about(root), strict=True)]
+        for row, about in zip(rows, load_about(root), strict=True):
+            content["queries"].append([json.loads(row)["kind"], *about])
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_compactly(content, path)
 
@@ -44,12 +46,13 @@ def keep_second_stage(results: Path, path: Path) -> None:
     """Write the reported numbers of one evaluation of the second stage."""
     run = read_json(results)
     method = run["score"]["method"]
-    first, staged = {}, {}
+    first = {}
+    staged = {}
     for entry in run["retrieval"]["rates"]:
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             first[f"{direction}, {entry['rate']:g} masked"] = entry["methods"][method][f"{direction}_recall_at_1"]
     for entry in run["two_stage"]:
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             if f"{direction}_recall_at_1" in entry:
                 name = f"{direction}, {entry['rate']:g} masked, {entry['rule']}"
                 staged[name] = entry[f"{direction}_recall_at_1"]
@@ -59,13 +62,6 @@ def keep_second_stage(results: Path, path: Path) -> None:
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(content, path)
-
-
-def _runs(measured: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Yield the names of each measured run, and the file of its ranks."""
-    for path in sorted(measured.glob("*/*.parquet")):
-        variant, _, seed = path.stem.rpartition("-")
-        yield {"experiment": path.parent.name, "variant": variant, "seed": int(seed)}, path
 
 
 def collect(measured: Path, output: Path) -> None:
@@ -79,8 +75,12 @@ def collect(measured: Path, output: Path) -> None:
     Raises:
         ValueError: nothing was measured.
     """
-    tables, fitted = [], []
-    for names, path in _runs(measured):
+    tables = []
+    fitted = []
+    for path in sorted(measured.glob("*/*.parquet")):
+        # The names of a run are those of its files.
+        variant, _, seed = path.stem.rpartition("-")
+        names = {"experiment": path.parent.name, "variant": variant, "seed": int(seed)}
         table = pq.read_table(path)
         for name, value in reversed(names.items()):
             table = table.add_column(0, name, pa.array([value] * len(table)))
@@ -90,9 +90,12 @@ def collect(measured: Path, output: Path) -> None:
         raise ValueError(f"There are no measured runs in {measured}. Run the study without `--report-only` first.")
     output.mkdir(parents=True, exist_ok=True)
     write_ranks(pa.concat_tables(tables), output / RANKS)
-    tuning = measured / "tuning.json"
+    # Everything else is small: one file has it all.
+    tuning = None
+    if (measured / "tuning.json").is_file():
+        tuning = read_json(measured / "tuning.json")
     content = {
-        "tuning": read_json(tuning) if tuning.is_file() else None,
+        "tuning": tuning,
         "runs": fitted,
         "clips": {path.stem: read_json(path) for path in sorted((measured / "clips").glob("*.json"))},
         "second_stage": [read_json(path) for path in sorted(measured.glob(f"*/*{SECOND_STAGE}.json"))],

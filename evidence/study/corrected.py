@@ -25,7 +25,7 @@ CORRECTED: dict[str, tuple[str, ...]] = {"gram_corrected": ("exponent", "missing
 BASE = {"gram_corrected": "gram", "span_corrected": "gram_span"}
 """The score that each is without its numbers."""
 
-_EXPONENTS = tuple(-number / 4 for number in range(9))
+_EXPONENTS = [-number / 4 for number in range(9)]
 _MISSING = [number / 20 for number in range(-20, 21)]
 _OF_SPAN = -1.0
 _LEAST = 1e-12  # determinant of a clip that repeats itself
@@ -56,13 +56,12 @@ def corrected_scores(pairs: Pairs, method: str, missing: float = 0.0, exponent: 
     """
     if method == "span_corrected":
         exponent = _OF_SPAN
-    half, absent = clip_terms(pairs)
+    half, absent = clip_terms(pairs)  # (V,) each
     return -(log_volumes(pairs) + exponent * half + missing * absent)
 
 
-def _pairs(embeddings: Embeddings, mask: torch.Tensor | None = None) -> Pairs:
-    shown = embeddings.modality_mask if mask is None else embeddings.modality_mask & mask
-    given = embeddings.text_embeds, embeddings.modality_embeds, shown
+def _pairs(embeddings: Embeddings) -> Pairs:
+    given = embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask
     return make_pairs(*given, modalities=embeddings.modalities)
 
 
@@ -70,10 +69,9 @@ def _pairs(embeddings: Embeddings, mask: torch.Tensor | None = None) -> Pairs:
 def corrected_ranks(embeddings: Embeddings, method: str, **numbers: float) -> dict[str, torch.LongTensor]:
     """Rank the relevant pairs in both directions; see [`corrected_scores`]."""
     scores = corrected_scores(_pairs(embeddings), method, **numbers)
-    flipped = embeddings.pairs.flip(1)
     return {
         "text_to_video": relevant_ranks(scores, embeddings.pairs),
-        "video_to_text": relevant_ranks(scores.T, flipped),
+        "video_to_text": relevant_ranks(scores.T, embeddings.pairs.flip(1)),
     }
 
 
@@ -94,16 +92,20 @@ def fit_corrected(embeddings: Embeddings, method: str, cut: int = 10) -> dict[st
     half, absent = clip_terms(pairs)
     distances = log_volumes(pairs)
     queries, clips = embeddings.pairs.T
-    exponents: Sequence[float] = (_OF_SPAN,) if method == "span_corrected" else _EXPONENTS
-    best, chosen = -1.0, (0.0, 0.0)
+    exponents: Sequence[float] = _EXPONENTS
+    if method == "span_corrected":
+        exponents = (_OF_SPAN,)
+    # The whole grid: distances are computed once, and numbers move whole columns of them.
+    best = -1.0
+    numbers = {"exponent": 0.0, "missing": 0.0}
     for exponent in exponents:
         for missing in sorted(_MISSING, key=abs):
             total = distances + (exponent * half + missing * absent)
             ranks = (total[queries] <= total[queries, clips][:, None]).sum(1)
-            found = torch.where(ranks <= cut, 1 / ranks.double(), 0).mean().item()
-            if found > best:
-                best, chosen = found, (exponent, missing)
-    numbers = {"exponent": chosen[0], "missing": chosen[1]}
+            reached = torch.where(ranks <= cut, 1 / ranks.double(), 0).mean().item()
+            if reached > best:  # of equals the first stays, which is nearest to 0
+                best = reached
+                numbers = {"exponent": exponent, "missing": missing}
     return {name: numbers[name] for name in CORRECTED[method]}
 
 

@@ -36,6 +36,9 @@ _TITLES = {"recall_at_1": "R@1", "recall_at_5": "R@5", "recall_at_10": "R@10", "
 Choice = tuple[str, dict[str, Any], bool]
 """A score, its options, and whether it reads the fused vector as a modality."""
 
+Ranks = dict[str, torch.Tensor]
+"""Ranks of all queries by direction, with `_masked` where half of the clips are masked."""
+
 
 @dataclass
 class Measured:
@@ -65,6 +68,7 @@ def embed(path: Path, root: Path, split: str) -> Measured:
     loaded = load_split("miniature", root, split)
     embeddings = embed_dataset(model, processor, loaded.dataset, task=loaded.task)
     embeddings.metadata = query_kinds(loaded.dataset, loaded.task)
+    # The encoder fuses what each mask leaves: a fused vector cannot be masked later.
     masks, _ = masks_of(embeddings, _RATES, mask_seed=0)
     rows, *_ = group_rows(loaded.dataset, loaded.task)
     clips = [read_row(processor, row, processed=True) for row in rows]
@@ -74,7 +78,8 @@ def embed(path: Path, root: Path, split: str) -> Measured:
 def choose(validation: Measured) -> dict[str, Choice]:
     """Choose the settings of every method on the same clips, by the same rule: numbers by likelihood, the rest by
     R@1."""
-    parts, every = validation.seen(0, False), validation.seen(0, True)
+    parts = validation.seen(0, False)
+    every = validation.seen(0, True)
     singles = pathways(parts.modalities)
     (ranks,) = rank_pairs(parts, [parts.modality_mask], singles, ["text_to_video"])
     best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
@@ -88,7 +93,7 @@ def choose(validation: Measured) -> dict[str, Choice]:
     }
 
 
-def measure(test: Measured, choice: Choice) -> dict[str, torch.Tensor]:
+def measure(test: Measured, choice: Choice) -> Ranks:
     """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
     `_masked`."""
     method, options, with_fused = choice
@@ -97,8 +102,8 @@ def measure(test: Measured, choice: Choice) -> dict[str, torch.Tensor]:
         embeddings = test.seen(place, with_fused)
         (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], [method], **options)
         for direction, of_pairs in ranks[method].items():
-            name = direction + "_masked" * (rate > 0)
-            found[name] = first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
+            queries = embeddings.pairs[:, DIRECTIONS.index(direction)]
+            found[direction + "_masked" * (rate > 0)] = first_ranks(of_pairs, queries)
     return found
 
 
@@ -109,82 +114,100 @@ def percent(ranks: torch.Tensor, measure: str) -> torch.Tensor:
     return 100.0 * (ranks <= int(measure.rsplit("_", 1)[1])).double()
 
 
-def _row(cells: list[Any]) -> str:
-    return "| " + " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+def _per_query(of_models: list[Ranks], name: str, measure: str) -> torch.Tensor:
+    """What each query adds to a measure, in percent: its mean over encoders, `(queries,)`."""
+    return torch.stack([percent(ranks[name], measure) for ranks in of_models]).mean(0)
 
 
-def table(titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], suffix: str) -> list[str]:
+def _row(first: str, *values: float) -> str:
+    return "| " + " | ".join([first, *(f"{value:.1f}" for value in values)]) + " |"
+
+
+def table(titles: dict[str, str], ranks: dict[str, list[Ranks]], suffix: str) -> list[str]:
     """The means over encoders in both directions, in lines of Markdown."""
     columns = [(f"{direction}{suffix}", measure) for direction in DIRECTIONS for measure in _SHOWN]
-    lines = [_row(["percent", *(f"{name.replace('_', ' ')} {_TITLES[measure]}" for name, measure in columns)])]
-    lines.append("|" + "---|" * (1 + len(columns)))
+    headings = [f"{name.replace('_', ' ')} {_TITLES[measure]}" for name, measure in columns]
+    lines = [" | ".join(["| percent", *headings]) + " |", "|" + "---|" * (1 + len(columns))]
     for key, of_models in ranks.items():
-        means = [torch.stack([percent(r[name], m).mean() for r in of_models]).mean().item() for name, m in columns]
-        lines.append(_row([titles[key], *means]))
+        lines.append(_row(titles[key], *(_per_query(of_models, *column).mean().item() for column in columns)))
     return lines
 
 
-def kinds_table(
-    titles: dict[str, str], ranks: dict[str, list[dict[str, torch.Tensor]]], kinds: list[str | None]
-) -> list[str]:
+def kinds_table(titles: dict[str, str], ranks: dict[str, list[Ranks]], kinds: list[str | None]) -> list[str]:
     """R@1 and R@10 from text to video by the kind of caption, in lines of Markdown."""
-    names = sorted({kind for kind in kinds if kind is not None})
-    chosen = {kind: torch.tensor([own == kind for own in kinds]) for kind in names}
-    heads = [f"{kind} ({int(chosen[kind].sum())}) {_TITLES[m]}" for kind in names for m in _SHOWN[::2]]
-    lines = [_row(["percent, text to video", *heads]), "|" + "---|" * (1 + len(heads))]
+    of_kind = {}
+    for kind in sorted(set(kinds) - {None}):
+        of_kind[kind] = torch.tensor([own == kind for own in kinds])
+    columns = [(kind, measure) for kind in of_kind for measure in _SHOWN[::2]]
+    headings = [f"{kind} ({int(of_kind[kind].sum())}) {_TITLES[measure]}" for kind, measure in columns]
+    lines = [" | ".join(["| percent, text to video", *headings]) + " |", "|" + "---|" * (1 + len(columns))]
     for key, of_models in ranks.items():
-        cells = [
-            torch.stack([percent(r["text_to_video"], m)[chosen[kind]].mean() for r in of_models]).mean().item()
-            for kind in names
-            for m in _SHOWN[::2]
-        ]
-        lines.append(_row([titles[key], *cells]))
+        means = []
+        for kind, measure in columns:
+            values = _per_query(of_models, "text_to_video", measure)
+            means.append(values[of_kind[kind]].mean().item())
+        lines.append(_row(titles[key], *means))
     return lines
 
 
-def differences(ranks: dict[str, list[dict[str, torch.Tensor]]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
+def differences(ranks: dict[str, list[Ranks]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
     """The difference of two methods by each measure, with the interval of the paired bootstrap over queries, of which
     each has its mean over encoders."""
     found = {}
     for name in ranks[ours][0]:
         for measure in _SHOWN:
-            values = [torch.stack([percent(r[name], measure) for r in ranks[key]]).mean(0) for key in (ours, theirs)]
-            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(*(value.tolist() for value in values))
+            values = [_per_query(ranks[key], name, measure).tolist() for key in (ours, theirs)]
+            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(*values)
     return found
 
 
 def main(config: FusedConfig) -> None:
     """Compare one fused vector with SCALAR's weights of single ones, and with both."""
-    ranks: dict[str, list[dict[str, torch.Tensor]]] = {}
-    titles, chosen, kinds = {}, [], []
+    ranks: dict[str, list[Ranks]] = {}
+    titles: dict[str, str] = {}
+    chosen = []
+    kinds: list[str | None] = []
     for path in config.models:
-        splits = {split: embed(path, config.root, split) for split in ("validation", "test")}
-        kinds = splits["test"].embeddings.kinds()
-        choices = choose(splits["validation"])
-        chosen.append({"model": str(path), **{title: list(choice) for title, choice in choices.items()}})
+        # Every encoder has settings of its own, from its validation clips.
+        validation = embed(path, config.root, "validation")
+        test = embed(path, config.root, "test")
+        kinds = test.embeddings.kinds()
+        choices = choose(validation)
+        chosen.append({"model": str(path)} | {title: list(choice) for title, choice in choices.items()})
         for title, choice in choices.items():
+            # Encoders whose best single modality differs share a row, without its name.
             key = title.split(" (")[0]
-            titles[key] = key if titles.get(key, title) != title else title
-            ranks.setdefault(key, []).append(measure(splits["test"], choice))
+            if titles.setdefault(key, title) != title:
+                titles[key] = key
+            ranks.setdefault(key, []).append(measure(test, choice))
         print_message(f"{path}: measured")
-    tables = table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)
-    lines = [line for lines in tables for line in (*lines, "")]
+
+    lines = [
+        *table(titles, ranks, ""),
+        "",
+        *table(titles, ranks, "_masked"),
+        "",
+        *kinds_table(titles, ranks, kinds),
+        "",
+    ]
     compared = {}
     for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
         for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
             if ours != theirs:
                 compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
-    for name, found in compared.items():
-        parts = (f"{m} {d['difference']:+.1f} [{d['low']:+.1f}, {d['high']:+.1f}]" for m, d in found.items())
+    for name, of_measures in compared.items():
+        parts = []
+        for title, found in of_measures.items():
+            parts.append(f"{title} {found['difference']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]")
         lines.append(f"- {name}: " + "; ".join(parts))
-    measures = {
-        key: [{n: retrieval_metrics(r) for n, r in of_model.items()} for of_model in of_models]
-        for key, of_models in ranks.items()
-    }
-    found = {"choices": chosen, "measures": measures, "differences": compared}
+
+    measures: dict[str, list[dict[str, Any]]] = {}
+    for key, of_models in ranks.items():
+        measures[key] = []
+        for of_model in of_models:
+            measures[key].append({name: retrieval_metrics(each) for name, each in of_model.items()})
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
-    write_json(found, output / "fused.json")
+    write_json({"choices": chosen, "measures": measures, "differences": compared}, output / "fused.json")
     (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for line in lines:
-        print_lines(line)
+    print_lines(*lines)

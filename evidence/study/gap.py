@@ -32,7 +32,9 @@ def add_gap(embeddings: Embeddings, size: float, seed: int = 0) -> Embeddings:
         size (`float`): norm of the added vectors; 0 changes nothing.
         seed (`int`): seed of the directions, which are the same for all embeddings of one dimension.
     """
-    texts, clips = embeddings.text_embeds.float(), embeddings.modality_embeds.float()
+    texts = embeddings.text_embeds.float()
+    clips = embeddings.modality_embeds.float()
+    # A direction for each modality and one more, the same for all embeddings of a dimension.
     generator = torch.Generator().manual_seed(seed)
     regions = normalize(torch.randn(len(_TOWARDS), texts.shape[-1], generator=generator), dim=-1)
     clips = normalize(clips + size * regions[: len(MODALITIES)], dim=-1)
@@ -43,8 +45,8 @@ def add_gap(embeddings: Embeddings, size: float, seed: int = 0) -> Embeddings:
     )
 
 
-def found_first(embeddings: Embeddings, **options: object) -> list[float]:
-    """Tell for each query whether it ranks a clip that it describes first: 100 or 0."""
+def hits_at_1(embeddings: Embeddings, **options: object) -> list[float]:
+    """Return for each query whether it ranks a clip that it describes first: 100 or 0."""
     scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **options)
     ranks = first_ranks(relevant_ranks(scores, embeddings.pairs), embeddings.pairs[:, 0])
     return (100.0 * (ranks <= 1)).tolist()
@@ -57,17 +59,20 @@ def main(config: GapConfig) -> None:
     Raises:
         ValueError: A clip is measured and fitted to.
     """
-    measured, others = Embeddings.load(config.embeddings), Embeddings.load(config.fitted)
+    measured = Embeddings.load(config.embeddings)
+    others = Embeddings.load(config.fitted)
     shared = set(measured.clip_ids) & set(others.clip_ids)
     if shared:
         raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")
     for gap in config.sizes:
-        here, there = add_gap(measured, gap), add_gap(others, gap)
-        plain = found_first(here, **_BEFORE)
+        # Both sets get the same gap, and the measured one is not fitted to.
+        here = add_gap(measured, gap)
+        there = add_gap(others, gap)
+        plain = hits_at_1(here, **_BEFORE)
         line = [f"gap {gap:g}: R@1 {sum(plain) / len(plain):.1f}"]
         for name, scale_offset in (("temperature", False), ("scale and offset too", True)):
             after = calibrate_embeddings(there, _BEFORE, scale_offset).after
-            better = found_first(here, **after)
+            better = hits_at_1(here, **after)
             gain = paired_bootstrap(better, plain)
             line.append(
                 f"{name} {sum(better) / len(better):.1f} ({gain['difference']:+.1f}, {gain['low']:+.1f} to "
@@ -76,4 +81,4 @@ def main(config: GapConfig) -> None:
         print_lines("; ".join(line))
 
 
-__all__ = ["add_gap", "found_first", "main"]
+__all__ = ["add_gap", "hits_at_1", "main"]

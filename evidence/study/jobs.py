@@ -41,21 +41,30 @@ class Task:
 
 def error_line(log: str) -> str:
     """Return the line of a log that explains a failure: its last error, else its last line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    # The launcher adds an error of its own about the error of the training.
-    errors = [line for line in lines if re.match(r"(?i:error): |[\w.]+(Error|Exception|Interrupt)\b", line)]
-    errors = [line for line in errors if not line.startswith("subprocess.CalledProcessError")]
-    return re.sub(r"^(?i:error): ", "", (errors or lines or ["nothing was logged"])[-1])
+    last = "nothing was logged"
+    last_error = None
+    for line in map(str.strip, log.splitlines()):
+        if not line:
+            continue
+        last = line
+        # The launcher adds an error of its own about the error of the training.
+        is_of_launcher = line.startswith("subprocess.CalledProcessError")
+        if not is_of_launcher and re.match(r"(?i:error): |[\w.]+(Error|Exception|Interrupt)\b", line):
+            last_error = line
+    return re.sub(r"^(?i:error): ", "", last_error or last)
 
 
 class _Process:
     """One stage of a task and its log, in a process group of its own, so that it can be stopped as a whole."""
 
     def __init__(self, task: Task):
-        self.stage, self.started = task.next, time.monotonic()
+        self.stage = task.next
+        self.started = time.monotonic()
         self.log = task.folder / f"{self.stage.name}.log"
         task.folder.mkdir(parents=True, exist_ok=True)
-        self._before = self.log.stat().st_size if self.log.is_file() else 0
+        # A log goes on over interruptions: what it held before says nothing about this attempt.
+        self.log.touch()
+        self._before = self.log.stat().st_size
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.stage.command,
@@ -87,7 +96,8 @@ def _stop(processes: Sequence[_Process]) -> None:
         process.signal(signal.SIGINT)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     try:
-        # The launcher ends at once, the training below it only after its checkpoint: wait for both.
+        # The launcher ends at once, the training below it only after its checkpoint: wait for both. The list polls
+        # every process, where a generator would stop at the first that is left.
         while time.monotonic() < deadline and any([process.signal(0) for process in processes]):
             time.sleep(_POLL_SECONDS)
     finally:  # also when Ctrl-C comes again
@@ -108,16 +118,18 @@ def execute(tasks: Sequence[Task], jobs: int, description: str = "tasks") -> dic
     Returns:
         `dict` of failed tasks to the line of the log that explains the failure.
     """
-    waiting = deque(task for task in tasks if task.next is not None)
+    waiting = deque([task for task in tasks if task.next is not None])
     running: dict[Task, _Process] = {}
     failures: dict[Task, str] = {}
     with tqdm(total=len(tasks), initial=len(tasks) - len(waiting), desc=description, unit="task") as bar:
         try:
             while waiting or running:
+                # Fill free places, then look for processes that ended.
                 while waiting and len(running) < jobs:
                     task = waiting.popleft()
                     running[task] = _Process(task)
-                    bar.set_postfix_str(", ".join(f"{job.stage.name} {task.name}" for task, job in running.items()))
+                    names = [f"{job.stage.name} {task.name}" for task, job in running.items()]
+                    bar.set_postfix_str(", ".join(names))
                 time.sleep(_POLL_SECONDS)
                 for task, job in list(running.items()):
                     code = job.process.poll()
@@ -132,7 +144,7 @@ def execute(tasks: Sequence[Task], jobs: int, description: str = "tasks") -> dic
                         if task.next is None:
                             bar.update()
                         else:
-                            waiting.appendleft(task)
+                            waiting.appendleft(task)  # its next stage comes before other tasks
         finally:
             _stop(list(running.values()))
     return failures

@@ -32,7 +32,9 @@ _PLACEHOLDERS = {
     "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>",
 }  # fmt: skip
 _COLUMNS = ("video_path", "audio_path", "subtitle")  # in the order of the modalities
-_WIDTH, _LAYERS, _HEADS = 96, 3, 4
+_WIDTH = 96
+_LAYERS = 3
+_HEADS = 4
 _TRUNK = {
     "hidden_size": _WIDTH,
     "intermediate_size": 256,
@@ -46,9 +48,11 @@ _TRUNK = {
 
 def build_encoder(texts: list[str]) -> tuple[ScalarJointModel, ScalarJointProcessor]:
     """Build the encoder with random weights, and its processor, whose vocabulary is learned from texts."""
+    # The vocabulary of the clips' texts, with the placeholders that stand for pictures and sound.
     tokenizer = BertTokenizer(vocab=learn_vocabulary(texts, 2000), extra_special_tokens=_PLACEHOLDERS)
     tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
     number = tokenizer.convert_tokens_to_ids
+    # One small trunk for texts, pictures and sound.
     backbone = EmbeddingGemma2Config(
         text_config=_TRUNK
         | {
@@ -93,7 +97,7 @@ def draw_mixes(present: torch.Tensor, generator: torch.Generator) -> torch.BoolT
     """Draw what each clip shows in a step, `(clips, 3)`: in half of the draws one modality, else any mix of what it
     has, all equally likely. Pictures and sound are learned from what shows them alone: beside a subtitle they add
     little."""
-    mixes = torch.tensor([[bool(mix >> place & 1) for place in range(3)] for mix in range(1, 8)])  # (7, 3)
+    mixes = (torch.arange(1, 8)[:, None] >> torch.arange(3) & 1).bool()  # (7, 3): bit i shows modality i
     possible = ~(mixes[None] & ~present[:, None]).any(dim=-1)  # (clips, 7)
     alone = possible & (mixes.sum(1) == 1)
     chances = alone.double() / alone.sum(1, keepdim=True) + possible.double() / possible.sum(1, keepdim=True)
@@ -105,11 +109,12 @@ def train(
 ) -> None:
     """Train a model where it is: symmetric InfoNCE of captions and of one vector per clip, of a mix of what it has."""
     clips = ClipDataset(rows, processor, seed, keep_in_memory=True)
-    present = torch.tensor([[row[name] is not None for name in _COLUMNS] for row in rows])
+    present = torch.stack([torch.tensor([value is not None for value in rows[name]]) for name in _COLUMNS], dim=1)
     sampler = GlobalBatchSampler(len(clips), batch_size, seed)
-    scale = ScalarLogitScale()
+    scale = ScalarLogitScale()  # the learned temperature of InfoNCE
     parameters = [*model.parameters(), *scale.parameters()]
     steps = epochs * len(sampler)
+    # A linear warm-up, then half a cosine down to zero.
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05)
     warmup = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -122,9 +127,10 @@ def train(
         generator = derived_generator(seed, epoch)
         for indices in sampler:
             examples = [clips[index] for index in indices]
-            shown = [example["clip"] for example in examples]
             texts = processor(text=[example["caption"] for example in examples])
-            vectors = embed_whole(model, processor(clips=shown), draw_mixes(present[indices], generator))
+            inputs = processor(clips=[example["clip"] for example in examples])
+            vectors = embed_whole(model, inputs, draw_mixes(present[indices], generator))
+            # Every other clip of the batch is a negative, in both directions.
             logits = model.get_text_features(**texts).pooler_output @ vectors.T / scale()
             target = torch.arange(len(logits))
             loss = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2

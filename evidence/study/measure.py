@@ -62,20 +62,20 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Clips:
+class EmbeddedClips:
     """Embedded clips, and the group of each caption: its kind and the modalities it is about."""
 
     embeddings: Embeddings
     groups: list[tuple[str, ...]]
 
-    def complete(self) -> "Clips":
+    def complete(self) -> "EmbeddedClips":
         """The clips that have every modality, and their captions."""
         rows = self.embeddings.modality_mask.all(1).nonzero().flatten()
         embeddings, queries = some_clips(self.embeddings, rows)
-        return Clips(embeddings, [self.groups[row] for row in queries])
+        return EmbeddedClips(embeddings, [self.groups[row] for row in queries])
 
 
-def embed(model: Path, root: Path, split: str, stored: bool) -> Clips:
+def embed(model: Path, root: Path, split: str, stored: bool) -> EmbeddedClips:
     """Embed a split of the miniature benchmark, from the stored outputs of the towers or from its files."""
     if stored:
         embeddings = embed_stored(model, root, split)
@@ -85,7 +85,7 @@ def embed(model: Path, root: Path, split: str, stored: bool) -> Clips:
         embeddings.metadata |= described(network, model, rows)
     kinds = embeddings.kinds()
     groups = [(kind, *about) for kind, about in zip(kinds, load_about(root, split), strict=True)]
-    return Clips(embeddings, groups)
+    return EmbeddedClips(embeddings, groups)
 
 
 def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Choice], dict[str, list[Fit]]]:
@@ -135,7 +135,9 @@ def _row(clips: str, key: Key, masked: str, direction: str, ranks: torch.Tensor)
     return names | {"ranks": kept}
 
 
-def _rows(name: str, key: Key, clips: Clips, choice: Choice, masks: Mapping[str, torch.Tensor]) -> Iterator[dict]:
+def _rows(
+    name: str, key: Key, clips: EmbeddedClips, choice: Choice, masks: Mapping[str, torch.Tensor]
+) -> Iterator[dict]:
     """Rank a set of clips by a score under some masks; by a single modality under a mask from text to video alone."""
     is_single = key[0] in clips.embeddings.modalities
     for masked, ranks in zip(masks, own_ranks(clips.embeddings, [*masks.values()], choice), strict=True):
@@ -170,7 +172,7 @@ def _masked_of(clips: str, key: Key, own: str, modalities: Sequence[str], compar
 
 
 def _routed(
-    validation: Clips, test: Clips, chosen: Mapping[Key, Choice], on_test: Mapping[Key, torch.Tensor]
+    validation: EmbeddedClips, test: EmbeddedClips, chosen: Mapping[Key, Choice], on_test: Mapping[Key, torch.Tensor]
 ) -> torch.Tensor:
     """Return the ranks of test queries by the score that is best for their kind on validation clips."""
     masks = [validation.embeddings.modality_mask]
@@ -183,13 +185,13 @@ def _routed(
 
 
 def measure(
-    validation: Clips, tests: Mapping[str, Clips], scores: str = "own", curve: bool = False
+    validation: EmbeddedClips, tests: Mapping[str, EmbeddedClips], scores: str = "own", curve: bool = False
 ) -> tuple[list[dict[str, Any]], dict[Key, Choice], dict[str, list[Fit]]]:
     """
     Rank the captions and clips of several sets by a model's own score, by single modalities, and by other scores.
 
     Args:
-        validation ([`Clips`]): to fit numbers and the router to.
+        validation ([`EmbeddedClips`]): to fit numbers and the router to.
         tests (`dict`): clips to rank, by the name of their set. Those of `"test"` are also masked, for the model's
             own score and for single modalities, and ranked by all scores; complete ones by the span distance too.
         scores (`str`): `"own"`, `"compared"` ([`COMPARED`]) or `"all"` ([`OTHERS`] and the router too).

@@ -24,14 +24,16 @@ def own_ranks(
     """The rank of each query's own candidate, for each mask and direction; corrected scores without masks alone."""
     method, options = choice
     if method in CORRECTED:
-        found = [corrected_ranks(embeddings, method, **options)]
+        under_masks = [corrected_ranks(embeddings, method, **options)]
     else:
-        found = [ranks[method] for ranks in rank_pairs(embeddings, masks, [method], **options)]
-    for ranks in found:
-        yield {
-            direction: first_ranks(of_pairs, embeddings.pairs[:, DIRECTIONS.index(direction)])
-            for direction, of_pairs in ranks.items()
-        }
+        under_masks = [ranks[method] for ranks in rank_pairs(embeddings, masks, [method], **options)]
+    # Pairs become queries: from text to video these are captions, back they are clips.
+    for ranks in under_masks:
+        of_queries = {}
+        for direction, of_pairs in ranks.items():
+            queries = embeddings.pairs[:, DIRECTIONS.index(direction)]
+            of_queries[direction] = first_ranks(of_pairs, queries)
+        yield of_queries
 
 
 def reciprocal(ranks: torch.Tensor) -> torch.Tensor:
@@ -42,7 +44,8 @@ def reciprocal(ranks: torch.Tensor) -> torch.Tensor:
 def mean_reciprocal_ranks(embeddings: Embeddings, choice: Choice) -> torch.Tensor:
     """Return MRR@10 of each clip and its one caption, `(V,)`, in percent: the mean of both directions."""
     (ranks,) = own_ranks(embeddings, [embeddings.modality_mask], choice)
-    return sum(reciprocal(ranks[direction]) for direction in DIRECTIONS) / len(DIRECTIONS)
+    forth, back = (reciprocal(ranks[direction]) for direction in DIRECTIONS)
+    return (forth + back) / 2
 
 
 __all__ = ["HIGHEST", "Choice", "mean_reciprocal_ranks", "own_ranks", "reciprocal"]

@@ -252,8 +252,8 @@ class StudyResults:
         return tuple(means)
 
     def levels(self) -> dict[float, str]:
-        """Return the experiments by the share of what modalities say in common, in ascending order. The main comparison
-        is one of them in version 3, where its gallery is as large as the others'."""
+        """Return the experiments by the share of what modalities say in common, in ascending order. In version 3 the
+        main comparison is one of them: its gallery is as large as the others'."""
         found = {}
         if self.version < 4:
             found[SHARED] = SETS[0]

@@ -69,7 +69,7 @@ def recipe_of(variant: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Clips:
+class ClipSet:
     """
     A miniature benchmark to train or measure on, with what is computed from it once.
 
@@ -146,12 +146,12 @@ class Run:
         variant (`str`), seed (`int`): what is trained, with which seed.
         folder (`Path`): of the training.
         measured (`Path`): name of the files with what is measured, without their suffixes.
-        clips ([`Clips`]): the clips to train on.
+        clips ([`ClipSet`]): the clips to train on.
         settings (`Mapping`): fields that override those of the recipes.
-        shown ([`Clips`], *optional*): the clips to measure on, if others.
-        disagreeing ([`Clips`], *optional*): further clips to measure on, whose modalities disagree.
+        shown ([`ClipSet`], *optional*): the clips to measure on, if others.
+        disagreeing ([`ClipSet`], *optional*): further clips to measure on, whose modalities disagree.
         measures (`Sequence[str]`): options of `python -m evidence measure`.
-        reranked ([`Clips`], *optional*): clips to measure the second stage on; by default it is not measured.
+        reranked ([`ClipSet`], *optional*): clips to measure the second stage on; by default it is not measured.
         is_trial (`bool`): whether it is only measured on validation clips, for a tuning.
     """
 
@@ -159,12 +159,12 @@ class Run:
     seed: int
     folder: Path
     measured: Path
-    clips: Clips
+    clips: ClipSet
     settings: Mapping[str, Any]
-    shown: Clips | None = None
-    disagreeing: Clips | None = None
+    shown: ClipSet | None = None
+    disagreeing: ClipSet | None = None
     measures: Sequence[str] = ()
-    reranked: Clips | None = None
+    reranked: ClipSet | None = None
     is_trial: bool = False
 
     @property
@@ -224,7 +224,7 @@ class Run:
             command.append("--stored")
         return tuple(command)
 
-    def rerank_command(self, clips: Clips) -> tuple[str, ...]:
+    def rerank_command(self, clips: ClipSet) -> tuple[str, ...]:
         """Return the command that evaluates the second stage."""
         command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
         command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(clips.root)]
@@ -276,7 +276,7 @@ __all__ = [
     "SHARED",
     "VIEWS",
     "WHOLE",
-    "Clips",
+    "ClipSet",
     "Run",
     "check_overlay",
     "recipe_of",

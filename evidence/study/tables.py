@@ -314,7 +314,8 @@ def masks_table(results: StudyResults) -> Table:
             rows.append([f"SCALAR − {variant_name(variant)}", *cells, *sign])
     note = (
         f"Points of R@1, text to video, {results.numbers}. Ahead: in how many of the cells, sets of clips times "
-        "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p describes."
+        "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p "
+        "describes."
     )
     columns = [*_columns("", "nothing masked"), *(("", f"{100 * float(rate):g} % masked") for rate in RATES)]
     return Table("masks", "Masked clips", note, [*columns, *_columns("ahead", "p")], [rows], 1)

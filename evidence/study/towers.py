@@ -48,8 +48,9 @@ def load_for(
     network, processor = load_model(str(model), dtype=torch.float32)
     loaded = load_split(_BENCHMARK, root, split)
     processor = configure_processor(processor, loaded.processing)
-    found = checksums(network, processor, loaded.dataset)
-    return network.eval(), sandboxed(processor), loaded.dataset, {name: found[name] for name in ("towers", "rows")}
+    sums = checksums(network, processor, loaded.dataset)
+    identity = {name: sums[name] for name in ("towers", "rows")}
+    return network.eval(), sandboxed(processor), loaded.dataset, identity
 
 
 def described(network: ScalarRetrievalModel, model: str | Path, rows: Dataset) -> dict[str, Any]:
@@ -75,17 +76,17 @@ def store_towers(backbone: str | Path, root: str | Path) -> None:
             continue
         network, processor, rows, identity = load_for(backbone, root, split)
         clips, *_ = group_rows(rows, modalities=processor.modalities)
+        # Outputs are collected in parts, one for each forward pass.
         parts: dict[str, list[torch.Tensor]] = {}
         for batch in tqdm(read_rows(processor, clips, _AT_ONCE, 1), total=-(-len(clips) // _AT_ONCE), desc=split):
             mask = batch.features["modality_mask"]
-            found = network.get_tower_features(
+            outputs = network.get_tower_features(
                 batch.features.get("pixel_values_videos"),
                 batch.features.get("input_features"),
                 mask,
                 with_states=False,
             )
-            parts.setdefault(_PRESENCE, []).append(mask)
-            for name, value in found.items():
+            for name, value in {_PRESENCE: mask, **outputs}.items():
                 parts.setdefault(name, []).append(value)
         content = save({name: torch.cat(values) for name, values in parts.items()}, identity)
         write_whole(output, lambda file, content=content: file.write(content))
@@ -125,25 +126,32 @@ def embed_stored(model: str | Path, root: str | Path, split: str) -> Embeddings:
     network, processor, rows, identity = load_for(model, root, split)
     stored = _stored(towers_file(root, split), identity)
     clips, captions, query_ids, pairs = group_rows(rows, modalities=processor.modalities)
-    mask = stored.pop(_PRESENCE)
+    mask = stored.pop(_PRESENCE)  # (V, M)
     embeds = torch.zeros(*mask.shape, network.config.projection_dim)
 
-    def put(name: str, present: torch.Tensor, **inputs: torch.Tensor) -> None:
+    def embed_modality(name: str, present: torch.Tensor, **inputs: torch.Tensor) -> None:
         """Embed one modality of the clips in rows `present`."""
         column = network.config.modalities.index(name)
-        found, _ = network.get_modality_features(**inputs)
-        embeds[present, column] = unit_vectors(found[:, column])
+        features, _ = network.get_modality_features(**inputs)
+        embeds[present, column] = unit_vectors(features[:, column])
 
+    # Frozen towers: what is left is the projection of their stored outputs.
     for name, pooled in stored.items():
         modality = name.removesuffix("_pooled")
         present = mask[:, network.config.modalities.index(modality)].nonzero().flatten()
-        put(modality, present, **{name: pooled[present]})
+        embed_modality(modality, present, **{name: pooled[present]})
+    # The text tower is trained, so subtitles and captions pass through all of it.
     with_text = [number for number, clip in enumerate(clips) if clip["subtitle"] is not None]
     for batch in in_batches(with_text, _AT_ONCE):
-        texts = [clips[number] | {"video_path": None, "audio_path": None} for number in batch]
-        found = processor(clips=[read_row(processor, text) for text in texts])
-        inputs: dict[str, Any] = {key: value for key, value in found.items() if key.startswith("subtitle_")}
-        put("subtitle", torch.tensor(batch), **inputs)
+        texts = []
+        for number in batch:
+            text_alone = clips[number] | {"video_path": None, "audio_path": None}
+            texts.append(read_row(processor, text_alone))
+        tokens: dict[str, Any] = {}
+        for key, value in processor(clips=texts).items():
+            if key.startswith("subtitle_"):
+                tokens[key] = value
+        embed_modality("subtitle", torch.tensor(batch), **tokens)
 
     return Embeddings(
         text_embeds=embed_texts(network, processor, captions, _AT_ONCE),

@@ -15,7 +15,7 @@ from typing import Any
 
 from gallery.files import read_json, write_json
 
-from .runs import AS_SCALAR, Clips, Run, with_schedule
+from .runs import AS_SCALAR, ClipSet, Run, with_schedule
 
 GRID: Mapping[str, tuple[float, ...]] = {
     "temperature": (0.07, 0.1, 0.2, 0.4, 0.8),
@@ -46,8 +46,9 @@ class Trial:
     @property
     def mean_reciprocal_rank(self) -> float | None:
         """The mean of the seeds; None unless all are known."""
-        known = [value for value in self.found if value is not None]
-        return statistics.fmean(known) if len(known) == len(SEEDS) else None
+        if not self.found or None in self.found:
+            return None
+        return statistics.fmean(self.found)
 
 
 @dataclass
@@ -63,16 +64,26 @@ class Tuning:
     variant: str
     trials: list[Trial] = field(default_factory=list)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether any trial was measured."""
+        return any(trial.mean_reciprocal_rank is not None for trial in self.trials)
+
     def best(self) -> dict[str, Any]:
         """Return the settings of the best trial, the first of equals; without trials, the middle of each grid."""
-        known = [trial for trial in self.trials if trial.mean_reciprocal_rank is not None]
-        if not known:
-            return {name: values[len(values) // 2] for name, values in GRID.items()}
-        return dict(max(known, key=lambda trial: trial.mean_reciprocal_rank).settings)
+        best = {name: values[len(values) // 2] for name, values in GRID.items()}
+        highest = -1.0
+        for trial in self.trials:
+            reached = trial.mean_reciprocal_rank
+            if reached is not None and reached > highest:
+                highest = reached
+                best = dict(trial.settings)
+        return best
 
     def propose(self, name: str, values: Sequence[float]) -> list[Trial]:
         """Add a trial for each value of one field, with the best other settings so far; return the new ones."""
-        best, tried = self.best(), [trial.settings for trial in self.trials]
+        best = self.best()
+        tried = [trial.settings for trial in self.trials]
         new = []
         for value in values:
             settings = best | {name: value}
@@ -84,7 +95,9 @@ class Tuning:
     def beyond(self, name: str) -> list[Trial]:
         """Add the trial beyond the end of a grid if this end is best; return it."""
         further = BEYOND[name].get(self.best()[name])
-        return [] if further is None else self.propose(name, (further,))
+        if further is None:
+            return []
+        return self.propose(name, (further,))
 
 
 def trial_name(variant: str, settings: Mapping[str, Any], seed: int) -> str:
@@ -95,7 +108,7 @@ def trial_name(variant: str, settings: Mapping[str, Any], seed: int) -> str:
 def tune(
     variants: Sequence[str],
     recipe: Mapping[str, Any],
-    clips: Clips,
+    clips: ClipSet,
     folder: Path,
     measured: Path,
     do: Callable[[Sequence[Run], str], None],
@@ -106,7 +119,7 @@ def tune(
     Args:
         variants (`Sequence[str]`): keys of `RECIPES`. Variants of SCALAR are not tuned: they take its settings.
         recipe (`Mapping`): fields that settings change, to which numbers of steps belong.
-        clips ([`Clips`]): their training and validation splits are used.
+        clips ([`ClipSet`]): their training and validation splits are used.
         folder (`Path`): of the trainings.
         measured (`Path`): folder of what is measured; trials are in `tuning` there.
         do (`Callable`): trains and evaluates runs; also takes a description.
@@ -117,39 +130,41 @@ def tune(
     Raises:
         ValueError: no trial of a method could be measured.
     """
-    tuned = {"scalar": None} if set(variants) & set(AS_SCALAR) else {}
-    tuned |= {name: None for name in variants if name not in AS_SCALAR}
-    tunings = {name: Tuning(name) for name in tuned}
+    # Methods in the order of the variants, SCALAR first if any variant takes its settings.
+    tunings: dict[str, Tuning] = {}
+    if set(variants) & set(AS_SCALAR):
+        tunings["scalar"] = Tuning("scalar")
+    for name in variants:
+        if name not in AS_SCALAR:
+            tunings[name] = Tuning(name)
 
     def run_of(variant: str, trial: Trial, seed: int) -> Run:
         name = trial_name(variant, trial.settings, seed)
         settings = with_schedule(trial.settings, recipe)
         return Run(variant, seed, folder / name, measured / "tuning" / name, clips, settings, is_trial=True)
 
-    def try_all(proposed: Sequence[tuple[str, Trial]], description: str) -> None:
+    def try_all(proposed: Mapping[str, Sequence[Trial]], description: str) -> None:
+        """Train and measure the trials of all methods in one go, each with every seed."""
         runs = []
-        for variant, trial in proposed:
-            runs += [run_of(variant, trial, seed) for seed in SEEDS]
+        for variant, trials in proposed.items():
+            for trial in trials:
+                runs += [run_of(variant, trial, seed) for seed in SEEDS]
         do(runs, description)
-        for variant, trial in proposed:
-            trial.found = [measure_of(run_of(variant, trial, seed)) for seed in SEEDS]
+        measures = map(measure_of, runs)
+        for trials in proposed.values():
+            for trial in trials:
+                trial.found = [next(measures) for _ in SEEDS]
 
+    # One coordinate after the other: each starts from the best values of those before.
     for name, values in GRID.items():
-        proposed = []
-        for variant, tuning in tunings.items():
-            proposed += [(variant, trial) for trial in tuning.propose(name, values)]
-        try_all(proposed, f"tuning {name}")
-        failed = [
-            variant
-            for variant, tuning in tunings.items()
-            if all(trial.mean_reciprocal_rank is None for trial in tuning.trials)
-        ]
+        try_all({variant: tuning.propose(name, values) for variant, tuning in tunings.items()}, f"tuning {name}")
+        failed = [variant for variant, tuning in tunings.items() if not tuning.is_measured]
         if failed:
             raise ValueError(f"No training of {failed} could be measured; the reasons are printed above.")
-        further = []
-        for variant, tuning in tunings.items():
-            further += [(variant, trial) for trial in tuning.beyond(name)]
+        further = {variant: tuning.beyond(name) for variant, tuning in tunings.items()}
         try_all(further, f"tuning {name}, one step more")
+
+    # The file of all trials, which the report reads.
     content = {}
     for variant, tuning in tunings.items():
         trials = [vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank} for trial in tuning.trials]

@@ -22,7 +22,7 @@ from .collecting import collect, describe_clips, keep_second_stage
 from .jobs import Stage, Task, execute
 from .report import report, write_page
 from .results import StudyResults
-from .runs import RECIPES, SHARED, WHOLE, Clips, Run, check_overlay
+from .runs import RECIPES, SHARED, WHOLE, ClipSet, Run, check_overlay
 from .tuning import settings_of, tune
 
 RESULTS = Path(__file__).with_name("results")
@@ -63,14 +63,14 @@ class _Study:
         self.backbone = str(self.recipe["model"])
         self.failures: dict[str, str] = {}
 
-    def clips(self, name: str, counts: dict[str, int], **options: Any) -> Clips:
+    def clips(self, name: str, counts: dict[str, int], **options: Any) -> ClipSet:
         """Return a set of clips in the folder of the study."""
-        return Clips(self.output / "clips" / name, counts, options, self.backbone)
+        return ClipSet(self.output / "clips" / name, counts, options, self.backbone)
 
     def do(self, runs: Sequence[Run], description: str) -> None:
         """Make the clips of runs that are left, then do these."""
         tasks = [run.task(self.overlay) for run in runs]
-        needed: dict[Path, Clips] = {}
+        needed: dict[Path, ClipSet] = {}
         for run, task in zip(runs, tasks, strict=True):
             if task.next is None:
                 continue
@@ -84,7 +84,7 @@ class _Study:
             if run.results.is_file() and not run.second_stage.is_file():
                 keep_second_stage(run.results, run.second_stage)
 
-    def _make(self, sets: Sequence[Clips]) -> None:
+    def _make(self, sets: Sequence[ClipSet]) -> None:
         for clips in sets:
             clips.check()
         if not sets:
@@ -113,7 +113,7 @@ class _Study:
     def experiment(
         self,
         name: str,
-        clips: Clips,
+        clips: ClipSet,
         variants: Sequence[str],
         seeds: Sequence[int],
         settings: dict[str, dict[str, Any]],

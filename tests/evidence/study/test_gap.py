@@ -5,7 +5,7 @@ import torch
 
 from eval.embedding.embeddings import Embeddings
 from evidence.settings import GapConfig
-from evidence.study.gap import add_gap, found_first, main
+from evidence.study.gap import add_gap, hits_at_1, main
 from tests.eval.slow import make_embeddings
 
 
@@ -34,7 +34,7 @@ def test_the_command_tells_the_gain_on_other_clips_than_those_that_are_fitted(tm
     main(GapConfig(embeddings=tmp_path / "a", fitted=tmp_path / "b", sizes=(0.0, 2.0)))
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["gap 0", "gap 2"]
-    values = found_first(make("a", 60, 0), method="scalar", query_temperature=0.1)
+    values = hits_at_1(make("a", 60, 0), method="scalar", query_temperature=0.1)
     assert f"R@1 {sum(values) / 60:.1f};" in lines[0]
     with pytest.raises(ValueError, match="60 clips are in both"):
         main(GapConfig(embeddings=tmp_path / "a", fitted=tmp_path / "a"))

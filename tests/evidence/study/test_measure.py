@@ -12,7 +12,7 @@ import torch
 from evidence.settings import MeasureConfig
 from evidence.study import measure as module
 from evidence.study.fitting import Fit
-from evidence.study.measure import Clips, measure
+from evidence.study.measure import EmbeddedClips, measure
 from evidence.study.ranks import HIGHEST, mean_reciprocal_ranks, own_ranks, reciprocal
 from modeling_scalar.scores_scalar import DIRECTIONS
 from tests.eval.protocol.test_calibration import made
@@ -25,7 +25,7 @@ CURVE = {"temperature 0.05", "temperature 0.1", "temperature 0.2", "temperature 
 def embedded(num_clips=60, seed=0):
     options = {"method": "scalar", "query_temperature": 0.41}
     embeddings = made(num_clips=num_clips, dim=24, seed=seed)
-    return Clips(replace(embeddings, metadata={"score_options": options}), [("single", "video")] * num_clips)
+    return EmbeddedClips(replace(embeddings, metadata={"score_options": options}), [("single", "video")] * num_clips)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evidence.reports.paper import VARIANTS
-from evidence.study.runs import ABLATIONS, AS_SCALAR, RECIPES, WHOLE, Clips, Run, recipe_of, with_schedule
+from evidence.study.runs import ABLATIONS, AS_SCALAR, RECIPES, WHOLE, ClipSet, Run, recipe_of, with_schedule
 from evidence.study.tuning import GRID, SEEDS, settings_of, tune
 from tests.evidence.study.made_studies import RECIPE, save_trial
 from trainer.recipe_files import read_recipe
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def clips(tmp_path):
-    return Clips(tmp_path / "clips", {"train": 9, "test": 4}, {"shared": 0.6}, str(tmp_path / "backbone"))
+    return ClipSet(tmp_path / "clips", {"train": 9, "test": 4}, {"shared": 0.6}, str(tmp_path / "backbone"))
 
 
 def test_every_variant_has_a_recipe_and_a_name():
