@@ -34,6 +34,11 @@ FIXED_WEIGHTS = {
 """Scores with numbers to fit, and the registered score that takes these."""
 
 
+def _read_by(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a score reads."""
+    return {name: value for name, value in options.items() if name in FITTED[method]}
+
+
 class ScoreLikelihood(Likelihood):
     """
     The likelihood of any score. Parameters that it does not read do not change. Where scales are at most 1, their
@@ -48,19 +53,21 @@ class ScoreLikelihood(Likelihood):
         super().__init__(embeddings, options)
         self.method = method
         if "rank_constant" in FITTED[method]:
-            # Beyond the bounds first ranks count alone, or the number of a clip's modalities does.
-            self.number, self.usual = "rank_constant", 60.0
-            self.starts, self.bounds = (1.0, 10.0, 60.0), (0.1, 1000.0)
+            self.number = "rank_constant"
+            self.usual = 60.0
+            self.starts = (1.0, 10.0, 60.0)
+            # Beyond these first ranks count alone, or the number of a clip's modalities does.
+            self.bounds = (0.1, 1000.0)
         elif "query_temperature" not in FITTED[method]:
-            self.usual, self.starts = 1.0, (1.0,)
+            self.usual = 1.0
+            self.starts = (1.0,)
 
     def options(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the parameters that the score reads as its options."""
         if self.method in DISCOUNTED and len(parameters) > 2:
             root, _ = parameters[2:].clamp(-_FARTHEST, _FARTHEST).chunk(2)
             return {"modality_scale": (-root.square()).exp()}
-        found = super().options(parameters)
-        return {name: value for name, value in found.items() if name in FITTED[self.method]}
+        return _read_by(self.method, super().options(parameters))
 
     def scores(self, parameters: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the scores `(Q, V)` that rank clips, and those that rank texts."""
@@ -87,7 +94,7 @@ def fit(
     Returns:
         `dict`: the options of `before` that the score reads, with the fitted ones.
     """
-    options = {name: value for name, value in before.items() if name in FITTED[method]}
+    options = _read_by(method, before)
     likelihood = ScoreLikelihood(embeddings, options, method)
     begin = _BEGIN if method in DISCOUNTED else 0.0
     return options | likelihood.fit(scale_offset or "query_temperature" not in FITTED[method], begin)
@@ -117,30 +124,41 @@ class Fit:
         return self.gain["low"] > 0
 
 
+def _at(values: Sequence[str], rows: torch.Tensor) -> list[str]:
+    return [values[row] for row in rows]
+
+
 def some_clips(embeddings: Embeddings, clips: torch.Tensor) -> tuple[Embeddings, torch.Tensor]:
     """Return the clips in some rows, ascending, with their captions; and the rows of these captions."""
     kept = torch.isin(embeddings.pairs[:, 1], clips).nonzero().flatten()
     queries = embeddings.pairs[kept, 0]
+    # Captions are numbered anew in the order of their pairs, clips by their places among the kept ones.
     pairs = torch.stack([torch.arange(len(kept)), torch.searchsorted(clips, embeddings.pairs[kept, 1])], dim=1)
     some = replace(
-        embeddings, text_embeds=embeddings.text_embeds[queries], modality_embeds=embeddings.modality_embeds[clips],
-        modality_mask=embeddings.modality_mask[clips], pairs=pairs,
-        clip_ids=[embeddings.clip_ids[row] for row in clips], query_ids=[embeddings.query_ids[row] for row in queries],
-        captions=[embeddings.captions[row] for row in queries],
-    )  # fmt: skip
+        embeddings,
+        text_embeds=embeddings.text_embeds[queries],
+        modality_embeds=embeddings.modality_embeds[clips],
+        modality_mask=embeddings.modality_mask[clips],
+        pairs=pairs,
+        clip_ids=_at(embeddings.clip_ids, clips),
+        query_ids=_at(embeddings.query_ids, queries),
+        captions=_at(embeddings.captions, queries),
+    )
     return some, queries
 
 
 def _held_out(embeddings: Embeddings, make: Callable[[Embeddings], Choice], before: Choice, count: int) -> Fit:
     """Fit to all clips, and measure the gain of fits without a fold on the clips of this fold, among all clips."""
     _, query_folds, clip_folds = deal(embeddings, _FOLDS, np.random.default_rng(0))
+    # Every query is ranked among all clips, with numbers to which its own fold did not contribute.
     after = torch.zeros(len(query_folds), dtype=torch.float64)
     for fold in range(_FOLDS):
         others, _ = some_clips(embeddings, torch.from_numpy(np.flatnonzero(clip_folds != fold)))
         in_fold = torch.from_numpy(query_folds == fold)
         after[in_fold] = mean_reciprocal_ranks(embeddings, make(others))[in_fold]
-    gain = paired_bootstrap(after.tolist(), mean_reciprocal_ranks(embeddings, before).tolist())
-    return Fit(make(embeddings), count, {name: round(gain[name], 3) for name in ("difference", "low", "high")})
+    bounds = paired_bootstrap(after.tolist(), mean_reciprocal_ranks(embeddings, before).tolist())
+    gain = {name: round(bounds[name], 3) for name in ("difference", "low", "high")}
+    return Fit(make(embeddings), count, gain)
 
 
 def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> list[Fit]:
@@ -156,36 +174,36 @@ def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> l
         `list` of [`Fit`]; empty if the score has no numbers.
     """
     if score in CORRECTED:
-        before = (BASE[score], {})
 
         def make_corrected(some: Embeddings) -> Choice:
             return score, fit_corrected(some, score)
 
-        return [_held_out(embeddings, make_corrected, before, len(CORRECTED[score]))]
+        return [_held_out(embeddings, make_corrected, (BASE[score], {}), len(CORRECTED[score]))]
     if score not in FIXED_WEIGHTS:
         return []
     method = FIXED_WEIGHTS[score]
     names = FITTED[method]
-    found = []
-    for scale_offset in (False, True):
-        if not scale_offset and "query_temperature" not in names:
-            continue
+    of_each = len(set(names) & set(_OF_EACH_MODALITY))
+    num_temperatures = len(names) - of_each
 
-        def make(some: Embeddings, scale_offset: bool = scale_offset) -> Choice:
-            return method, fit(some, trained, scale_offset, method)
+    def make_alone(some: Embeddings) -> Choice:
+        return method, fit(some, trained, False, method)
 
-        of_each = sum(name in _OF_EACH_MODALITY for name in names)
-        count = len(names) - of_each
-        if scale_offset:
-            count += of_each * len(embeddings.modalities)
-        found.append(_held_out(embeddings, make, (score, dict(trained)), count))
-    return found
+    def make_all(some: Embeddings) -> Choice:
+        return method, fit(some, trained, True, method)
+
+    before = (score, dict(trained))
+    fits = []
+    if "query_temperature" in names:
+        fits.append(_held_out(embeddings, make_alone, before, num_temperatures))
+    count = num_temperatures + of_each * len(embeddings.modalities)
+    return [*fits, _held_out(embeddings, make_all, before, count)]
 
 
 def kept_fit(fits: Sequence[Fit]) -> Fit | None:
     """Return the fit with the largest gain among those that are kept; None if there is none."""
-    kept = [found for found in fits if found.is_kept]
-    return max(kept, key=lambda found: found.gain["difference"], default=None)
+    kept = [each for each in fits if each.is_kept]
+    return max(kept, key=lambda each: each.gain["difference"], default=None)
 
 
 __all__ = ["FIXED_WEIGHTS", "Fit", "ScoreLikelihood", "fit", "fits_of", "kept_fit", "some_clips"]

@@ -83,15 +83,21 @@ def embed(model: Path, root: Path, split: str, stored: bool) -> EmbeddedClips:
         network, processor, rows, _ = load_for(model, root, split)
         embeddings = embed_dataset(network, processor, rows, progress=False, num_workers=1)
         embeddings.metadata |= described(network, model, rows)
-    kinds = embeddings.kinds()
-    groups = [(kind, *about) for kind, about in zip(kinds, load_about(root, split), strict=True)]
+    abouts = load_about(root, split)
+    groups = [(kind, *about) for kind, about in zip(embeddings.kinds(), abouts, strict=True)]
     return EmbeddedClips(embeddings, groups)
+
+
+def _own_choice(embeddings: Embeddings) -> Choice:
+    """Return the score of a training, and its options."""
+    options = score_options_of(embeddings.metadata)
+    return options.pop("method"), options
 
 
 def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Choice], dict[str, list[Fit]]]:
     """Return each score with the numbers of its training and, if it has any to fit, with those that are kept; and what
     was fitted."""
-    trained = {name: value for name, value in score_options_of(validation.metadata).items() if name != "method"}
+    _, trained = _own_choice(validation)
     chosen: dict[Key, Choice] = {}
     tried: dict[str, list[Fit]] = {}
     for score in scores:
@@ -100,39 +106,39 @@ def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Cho
         tried[score] = fits_of(validation, score, trained)
         if not tried[score]:
             continue
+        # Without a fit that is kept, the numbers stay what they were: those of the training, or none.
         kept = kept_fit(tried[score])
         if kept is not None:
             chosen[score, FITTED_ALL] = kept.choice
-        elif score in CORRECTED:
-            chosen[score, FITTED_ALL] = (score, {})
         else:
-            chosen[score, FITTED_ALL] = chosen[score, AS_TRAINED]
+            chosen[score, FITTED_ALL] = chosen.get((score, AS_TRAINED), (score, {}))
     return chosen, tried
 
 
 def at_temperatures() -> dict[Key, Choice]:
     """Return SCALAR's score at each of [`TEMPERATURES`]."""
-    found: dict[Key, Choice] = {}
+    choices: dict[Key, Choice] = {}
     for value in TEMPERATURES:
-        found["scalar", f"temperature {value:g}"] = ("scalar", {"query_temperature": value})
-    return found
+        choices["scalar", f"temperature {value:g}"] = ("scalar", {"query_temperature": value})
+    return choices
 
 
 def _masks(embeddings: Embeddings) -> dict[str, torch.Tensor]:
     """Masks of clips: nothing, one modality of a share of the clips, all subtitles, or everything but the video."""
-    (everything, *at_rates), _ = masks_of(embeddings, (0.0, *map(float, RATES)), mask_seed=0)
-    masks = {"nothing": everything} | dict(zip(RATES, at_rates, strict=True))
+    drawn, _ = masks_of(embeddings, (0.0, *map(float, RATES)), mask_seed=0)
+    masks = dict(zip(("nothing", *RATES), drawn, strict=True))
     for hidden in HIDDEN:
-        shown = everything.clone()
-        shown[:, [embeddings.modalities.index(name) for name in hidden.split(",")]] = False
-        masks[hidden] = shown
+        left = masks["nothing"].clone()
+        for name in hidden.split(","):
+            left[:, embeddings.modalities.index(name)] = False
+        masks[hidden] = left
     return masks
 
 
 def _row(clips: str, key: Key, masked: str, direction: str, ranks: torch.Tensor) -> dict[str, Any]:
-    kept = bytes(ranks.clamp(max=HIGHEST).tolist())
+    stored = bytes(ranks.clamp(max=HIGHEST).tolist())  # one byte each
     names = {"clips": clips, "score": key[0], "numbers": key[1], "masked": masked, "direction": direction}
-    return names | {"ranks": kept}
+    return names | {"ranks": stored}
 
 
 def _rows(
@@ -140,16 +146,18 @@ def _rows(
 ) -> Iterator[dict]:
     """Rank a set of clips by a score under some masks; by a single modality under a mask from text to video alone."""
     is_single = key[0] in clips.embeddings.modalities
-    for masked, ranks in zip(masks, own_ranks(clips.embeddings, [*masks.values()], choice), strict=True):
-        for direction, found in ranks.items():
+    under_masks = own_ranks(clips.embeddings, [*masks.values()], choice)
+    for masked, ranks in zip(masks, under_masks, strict=True):
+        for direction, of_queries in ranks.items():
             if is_single and masked != "nothing" and direction != DIRECTIONS[0]:
                 continue
-            yield _row(name, key, masked, direction, found)
+            yield _row(name, key, masked, direction, of_queries)
 
 
 def _masked_of(clips: str, key: Key, own: str, modalities: Sequence[str], compared: bool) -> tuple[str, ...]:
     """Return the names of the masks under which a score of a set of clips is shown; none if it is not."""
     score, numbers = key
+    # What is shown at all, with nothing masked.
     is_own = score == own and numbers in (AS_TRAINED, FITTED_ALL)
     is_single = score in modalities
     if clips == "disagree":
@@ -160,6 +168,7 @@ def _masked_of(clips: str, key: Key, own: str, modalities: Sequence[str], compar
         is_shown = is_own or is_single or numbers != AS_TRAINED or score in _SHOWN_AS_TRAINED
     if not is_shown:
         return ()
+    # Masks are for the main set of clips, more of them where methods are compared.
     masked = ("nothing",)
     if clips == "test" and is_single and compared:
         masked += _FEW_RATES
@@ -175,13 +184,15 @@ def _routed(
     validation: EmbeddedClips, test: EmbeddedClips, chosen: Mapping[Key, Choice], on_test: Mapping[Key, torch.Tensor]
 ) -> torch.Tensor:
     """Return the ranks of test queries by the score that is best for their kind on validation clips."""
+    # The best score of each kind by its ranks on validation clips, where every score is computed again.
     masks = [validation.embeddings.modality_mask]
     known = {}
     for key in on_test:
         (ranks,) = own_ranks(validation.embeddings, masks, chosen[key])
         known[key] = ranks[DIRECTIONS[0]].tolist()
     _, routed = route(known, validation.groups, test.groups)
-    return torch.tensor([on_test[key][row].item() for row, key in enumerate(routed)])
+    ranks_of_routed = [int(on_test[key][row]) for row, key in enumerate(routed)]
+    return torch.tensor(ranks_of_routed)
 
 
 def measure(
@@ -201,7 +212,8 @@ def measure(
         Rows with `clips`, `score`, `numbers`, `masked`, `direction` and `ranks`, a byte for each query; the scores
         with their options; and what was fitted.
     """
-    own = score_options_of(validation.embeddings.metadata)["method"]
+    # What ranks: the model's own score, others as asked, each as trained and fitted, and single modalities.
+    own, _ = _own_choice(validation.embeddings)
     modalities = validation.embeddings.modalities
     names = [own]
     if scores != "own":
@@ -214,6 +226,7 @@ def measure(
     for name in pathways(modalities):
         chosen[name, AS_TRAINED] = (name, {})
 
+    # What is ranked: each set of clips, under the masks for which it is shown.
     rows = []
     for name, clips in tests.items():
         masks = _masks(clips.embeddings)
@@ -222,6 +235,7 @@ def measure(
             if not masked:
                 continue
             rows += _rows(name, key, clips, choice, {mask: masks[mask] for mask in masked})
+    # The router needs the ranks of all other scores.
     if scores == "all":
         on_test = {}
         for row in rows:
@@ -244,18 +258,19 @@ def _learned(model: Path) -> dict[str, Any]:
 
 def _described(chosen: Mapping[Key, Choice], tried: Mapping[str, Sequence[Fit]]) -> list[dict[str, Any]]:
     """Return the numbers of each score, and of each fit how many it fitted, what it gained and whether it was kept."""
-    found = []
+    entries = []
     for (score, numbers), (_, options) in chosen.items():
+        if numbers not in (AS_TRAINED, FITTED_ALL):
+            continue
         entry: dict[str, Any] = {"score": score, "numbers": numbers, "options": options}
         if numbers == FITTED_ALL:
             kept = kept_fit(tried[score])
             entry["fits"] = []
-            for one in tried[score]:
-                about = {"count": one.count, "kept": one is kept, "gain": one.gain, "options": one.choice[1]}
+            for fit in tried[score]:
+                about = {"count": fit.count, "kept": fit is kept, "gain": fit.gain, "options": fit.choice[1]}
                 entry["fits"].append(about)
-        if numbers in (AS_TRAINED, FITTED_ALL):
-            found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def main(config: MeasureConfig) -> None:
@@ -265,26 +280,22 @@ def main(config: MeasureConfig) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     validation = embed(model, Path(config.root), "validation", config.stored)
     settings = _learned(model)
+    choice = _own_choice(validation.embeddings)
+    # A trial of the tuning sees no test clip.
     if config.split == "validation":
-        method, options = _own_choice(validation.embeddings)
-        (ranks,) = own_ranks(validation.embeddings, [validation.embeddings.modality_mask], (method, options))
-        found = {name: reciprocal(ranks[name]).mean().item() for name in DIRECTIONS}
-        write_json({"settings": settings, "mean_reciprocal_rank": found}, output.with_name(f"{output.name}.json"))
+        (ranks,) = own_ranks(validation.embeddings, [validation.embeddings.modality_mask], choice)
+        means = {name: reciprocal(ranks[name]).mean().item() for name in DIRECTIONS}
+        write_json({"settings": settings, "mean_reciprocal_rank": means}, output.with_name(f"{output.name}.json"))
         return
     test = embed(model, Path(config.root), "test", config.stored)
     tests = {"test": test, "complete": test.complete()}
     if config.disagree is not None:
         tests["disagree"] = embed(model, Path(config.disagree), "test", config.stored)
     rows, chosen, tried = measure(validation, tests, config.scores, config.curve)
-    own, _ = _own_choice(validation.embeddings)
-    content = {"own": own, "settings": settings, "scores": _described(chosen, tried)}
+    content = {"own": choice[0], "settings": settings, "scores": _described(chosen, tried)}
+    # The file of ranks says that the run is done, so it comes last.
     write_json(content, output.with_name(f"{output.name}.json"))
     write_ranks(pa.Table.from_pylist(rows), output.with_name(f"{output.name}.parquet"))
-
-
-def _own_choice(embeddings: Embeddings) -> Choice:
-    options = score_options_of(embeddings.metadata)
-    return options.pop("method"), options
 
 
 def write_ranks(table: pa.Table, path: Path) -> None:

@@ -119,8 +119,8 @@ RULE = (
     "modality of the same embeddings. Paper: mean over its benchmarks, from the lowest to the highest in brackets. "
     "Its least value is the one nearest to 0 on the side of that mean; a claim without a number has a sign alone. "
     "Verdicts, the first that fits: *reverse*, our interval lies on the other side of 0; *excluded*, it ends before "
-    "the least value; *confirmed*, it leaves out 0; *too small to see*, it has both 0 and the least value. Data and sizes of "
-    "models differ from the paper's, so a sign says more than a size."
+    "the least value; *confirmed*, it leaves out 0; *too small to see*, it has both 0 and the least value. Data and "
+    "sizes of models differ from the paper's, so a sign says more than a size."
 )
 """How the table's verdicts are found."""
 

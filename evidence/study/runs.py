@@ -102,11 +102,11 @@ class ClipSet:
             return
         expected = {"complete": False, "disagree": 0.0, "seed": 0, "shared": SHARED} | dict(self.options)
         expected |= {f"num_{name}": number for name, number in self.counts.items()}
-        made = read_json(path)
-        found = {name: made.get(name) for name in expected}
-        if found != expected:
+        manifest = read_json(path)
+        made = {name: manifest.get(name) for name in expected}
+        if made != expected:
             raise ValueError(
-                f"{self.root} must hold clips with {expected}, got {found}. Remove it, or name another "
+                f"{self.root} must hold clips with {expected}, got {made}. Remove it, or name another "
                 "folder with --output."
             )
 
@@ -115,22 +115,24 @@ class ClipSet:
         outputs of the towers."""
         python = (sys.executable, "-m")
         source = ("--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(self.root))
-        drawn = [part for name, number in self.counts.items() for part in (f"--num-{name}", str(number))]
+        # The clips themselves.
+        command = (*python, "evidence", "miniature", "--output", str(self.root))
+        for name, number in self.counts.items():
+            command += (f"--num-{name}", str(number))
         for name, value in self.options.items():
-            drawn += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-        stages = [
-            Stage(
-                "clips",
-                (*python, "evidence", "miniature", "--output", str(self.root), *drawn, "--num-proc", "1"),
-                self.root / "miniature.json",
-            )
-        ]
+            command += (f"--{name}",)
+            if value is not True:
+                command += (str(value),)
+        command += ("--num-proc", "1")
+        stages = [Stage("clips", command, self.root / "miniature.json")]
+        # What every training on them reads: computed once.
         if self.counts["train"]:
             command = (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
             stages.append(Stage("targets", (*command, "--encoder", "light"), self.targets))
             command = (*python, "trainer.cache_features", "--model", self.model, *source)
             command += ("--output", str(self.features), "--views", str(VIEWS))
             stages.append(Stage("features", command, self.features / "features.json"))
+        # What every measurement on them reads.
         if self.counts["test"]:
             command = (*python, "evidence", "towers", self.model, str(self.root))
             stages.append(Stage("towers", command, towers_file(self.root, "test")))
@@ -170,17 +172,20 @@ class Run:
     @property
     def found(self) -> Path:
         """The file of a trial's measure, or of the numbers that were fitted."""
-        return self.measured.with_name(f"{self.measured.name}.json")
+        return self._file(".json")
 
     @property
     def ranks(self) -> Path:
         """The file of all ranks."""
-        return self.measured.with_name(f"{self.measured.name}.parquet")
+        return self._file(".parquet")
 
     @property
     def second_stage(self) -> Path:
         """The file of what the second stage reaches."""
-        return self.measured.with_name(f"{self.measured.name}-second-stage.json")
+        return self._file("-second-stage.json")
+
+    def _file(self, ending: str) -> Path:
+        return self.measured.with_name(f"{self.measured.name}{ending}")
 
     @property
     def results(self) -> Path:
@@ -189,20 +194,11 @@ class Run:
 
     def train_command(self, overlay: Path) -> tuple[str, ...]:
         """Return the command that trains, from the last complete checkpoint if there is one."""
-        fields = {
-            "root": self.clips.root,
-            "semantic_targets": self.clips.targets,
-            "model": self.clips.model,
-            **self.settings,
-        }
+        fields = {"root": self.clips.root, "semantic_targets": self.clips.targets, "model": self.clips.model}
+        fields |= self.settings
         if self.variant == "pmrl":
             fields["direction_temperature"] = self.settings["temperature"]
-        fields |= {
-            "seed": self.seed,
-            "output_dir": self.folder,
-            "report_to": "none",
-            "disable_tqdm": "true",
-        }
+        fields |= {"seed": self.seed, "output_dir": self.folder, "report_to": "none", "disable_tqdm": "true"}
         if self.variant not in WHOLE:
             fields["features"] = self.clips.features
         fields["resume_from_checkpoint"] = "auto"
@@ -236,9 +232,9 @@ class Run:
     def task(self, overlay: Path) -> Task:
         """Return the commands that are left, as a task."""
         left = []
-        measured = Stage("measure", self.measure_command(), self.found if self.is_trial else self.ranks)
-        if not measured.ends_with.is_file():
-            left.append(measured)
+        last = self.found if self.is_trial else self.ranks
+        if not last.is_file():
+            left.append(Stage("measure", self.measure_command(), last))
         if self.reranked is not None and not self.second_stage.is_file():
             left.append(Stage("rerank", self.rerank_command(self.reranked), self.results))
         if left:  # which needs the trained model
@@ -261,8 +257,9 @@ def check_overlay(overlay: Path) -> dict[str, Any]:
     for name in ("num_train_epochs", "temperature", "learning_rate", *_STEPS_OF_EPOCHS):
         value = recipe.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            given = "nothing" if value is None else repr(value)
-            raise ValueError(f"{overlay} must give a number as `{name}`, as recipes/miniature.yaml does; got {given}.")
+            raise ValueError(
+                f"{overlay} must give a number as `{name}`, as recipes/miniature.yaml does; got {value!r}."
+            )
     if not Path(str(recipe["model"])).exists():
         raise FileNotFoundError(f"{overlay} names the backbone {recipe['model']}, which is not there.")
     return recipe

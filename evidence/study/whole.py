@@ -33,7 +33,7 @@ MEASURED = Path(__file__).with_name("measured")
 
 _COUNTS = {"train": 1500, "validation": 500, "test": 4000}
 _OF_LEVELS = _COUNTS | {"test": 1000}
-_NONE = dict.fromkeys(_COUNTS, 0)
+_NONE = dict.fromkeys(_COUNTS, 0)  # of every split
 _COMPLETE = 900  # training clips of the study of masked views: the number of the 1,500 that lack nothing
 _SECOND_SEED = 1  # seed of the clips on which the main comparison is repeated
 _COMPARED = ("scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose embeddings other scores rank, too
@@ -56,8 +56,10 @@ class _Study:
     """
 
     def __init__(self, config: StudyConfig, variants: Sequence[str]):
-        self.config, self.variants = config, variants
-        self.overlay, self.output = Path(config.overlay), Path(config.output)
+        self.config = config
+        self.variants = variants
+        self.overlay = Path(config.overlay)
+        self.output = Path(config.output)
         self.measured = measured_of(config)
         self.recipe = check_overlay(self.overlay)
         self.backbone = str(self.recipe["model"])
@@ -69,6 +71,7 @@ class _Study:
 
     def do(self, runs: Sequence[Run], description: str) -> None:
         """Make the clips of runs that are left, then do these."""
+        # Clips are made only for runs that are left, so a finished study needs none.
         tasks = [run.task(self.overlay) for run in runs]
         needed: dict[Path, ClipSet] = {}
         for run, task in zip(runs, tasks, strict=True):
@@ -78,8 +81,9 @@ class _Study:
                 if clips is not None:
                     needed[clips.root] = clips
         self._make(list(needed.values()))
-        found = execute(tasks, self.config.jobs, description)
-        self.failures.update({task.name: why for task, why in found.items()})
+        for task, why in execute(tasks, self.config.jobs, description).items():
+            self.failures[task.name] = why
+        # Of the second stage's long results only the reported numbers are kept.
         for run in runs:
             if run.results.is_file() and not run.second_stage.is_file():
                 keep_second_stage(run.results, run.second_stage)
@@ -102,11 +106,12 @@ class _Study:
         folder = self.output / "clips" / "new-heads"
         command = (sys.executable, "-m", "evidence", "new-heads", self.backbone, str(folder))
         task = Task("new heads", folder, (Stage("heads", command, folder / "processor_config.json"),))
-        if failed := execute([task], 1, "new heads"):
+        failed = execute([task], 1, "new heads")
+        if failed:
             raise ValueError(f"There are no new heads: {failed[task]}")
         return str(folder)
 
-    def asked(self, compared: Sequence[str]) -> list[str]:
+    def among_variants(self, compared: Sequence[str]) -> list[str]:
         """Return those of some variants that are trained."""
         return [variant for variant in compared if variant in self.variants]
 
@@ -123,13 +128,15 @@ class _Study:
         runs = []
         for seed in seeds:
             for variant in variants:
-                folder, measured = (root / name / f"{variant}-{seed}" for root in (self.output, self.measured))
-                runs.append(Run(variant, seed, folder, measured, clips, settings[variant], **others))
+                place = Path(name, f"{variant}-{seed}")  # in both folders
+                files = self.output / place, self.measured / place
+                runs.append(Run(variant, seed, *files, clips, settings[variant], **others))
         return runs
 
     def work(self) -> None:
         """Do what is left."""
-        seeds, few = self.config.seeds, self.config.seeds[:_FEW_SEEDS]
+        seeds = self.config.seeds
+        few = seeds[:_FEW_SEEDS]
         main = self.clips("main", _COUNTS, shared=SHARED)
         repeated = self.clips("repeated", _COUNTS, shared=SHARED, seed=_SECOND_SEED)
         disagreeing = self.clips("disagreeing", _NONE | {"test": 1000}, disagree=1.0)
@@ -144,22 +151,22 @@ class _Study:
         # Both sets of clips have the same runs; of the whole network there is one on the first set for each seed.
         narrow = [variant for variant in self.variants if variant not in WHOLE]
         for name, clips, variants in (("main", main, self.variants), ("repeated", repeated, narrow)):
-            runs = self.experiment(name, clips, variants, seeds, settings, disagreeing=disagreeing)
-            measured = [self._measured(run) for run in runs]
-            if name == "main":
-                for place, run in enumerate(measured):
-                    if run.variant in _RERANKED and run.seed in few:
-                        measured[place] = replace(run, reranked=reranked)
-            self.do(measured, name)
+            runs = []
+            for run in self.experiment(name, clips, variants, seeds, settings, disagreeing=disagreeing):
+                measured = replace(run, measures=_measures_of(run.variant))
+                if name == "main" and run.variant in _RERANKED and run.seed in few:
+                    measured = replace(measured, reranked=reranked)
+                runs.append(measured)
+            self.do(runs, name)
 
         # How much modalities share: each level is a benchmark of its own.
         for value in self.config.shared:
             name = f"sharing-{value:g}"
             clips = self.clips(name, _OF_LEVELS, shared=value)
-            self.do(self.experiment(name, clips, self.asked(_SHARING_VARIANTS), few, settings), name)
+            self.do(self.experiment(name, clips, self.among_variants(_SHARING_VARIANTS), few, settings), name)
 
         # Masked views matter most where training clips lack nothing: fewer clips, as many steps.
-        viewed = self.asked(_VIEWED)
+        viewed = self.among_variants(_VIEWED)
         longer = {}
         for variant in viewed:
             epochs = settings[variant]["num_train_epochs"] * _COUNTS["train"] / _COMPLETE
@@ -171,16 +178,17 @@ class _Study:
             runs = self.experiment("views-new-heads", of_new_heads, viewed, seeds, longer, shown=main)
             self.do(runs, "views-new-heads")
 
-    def _measured(self, run: Run) -> Run:
-        """Add the scores by which a run of the main comparison is measured."""
-        measures = []
-        if run.variant == _SHOWN:
-            measures += ["--scores", "all"]
-        elif run.variant in _COMPARED:
-            measures += ["--scores", "compared"]
-        if run.variant in _CURVED:
-            measures.append("--curve")
-        return replace(run, measures=tuple(measures))
+
+def _measures_of(variant: str) -> tuple[str, ...]:
+    """The scores by which a variant's embeddings are ranked in the main comparison, as options."""
+    measures: tuple[str, ...] = ()
+    if variant == _SHOWN:
+        measures = ("--scores", "all")
+    elif variant in _COMPARED:
+        measures = ("--scores", "compared")
+    if variant in _CURVED:
+        measures += ("--curve",)
+    return measures
 
 
 def _is_whole(config: StudyConfig) -> bool:
@@ -224,6 +232,7 @@ def run_study(config: StudyConfig) -> dict[str, str]:
     if unknown:
         raise ValueError(f"Variants are {list(RECIPES)}, got {unknown}.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are stopped as after Ctrl-C
+    # Train and measure what is left; what is there is collected even if some of it failed.
     failures: dict[str, str] = {}
     if not config.report_only:
         study = _Study(config, variants)
@@ -233,6 +242,7 @@ def run_study(config: StudyConfig) -> dict[str, str]:
             raise KeyboardInterrupt("The same command continues.") from None
         failures = study.failures
         collect(study.measured, results_of(config, is_complete=not failures))
+    # The report, from the collected results alone.
     results = StudyResults(results_of(config, is_complete=not failures))
     text = report(results)
     (results.folder / "README.md").write_text(text + "\n", encoding="utf-8")
