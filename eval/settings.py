@@ -280,7 +280,7 @@ class RunConfig(SourceConfig):
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""
         from gallery.embedding import check_reading
-        from gallery.reranking import check_depth
+        from gallery.matching import check_depth
 
         check_reading(self.batch_size, num_readers())
         if not self.depths:

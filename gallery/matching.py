@@ -1,10 +1,19 @@
-"""Match logits: the log-odds that a caption describes a clip, by the cross-encoder (SCALAR, "Inference").
+"""The second stage: match logits, and the order that they give the first candidates (SCALAR, "Inference").
+
+A match logit is the log-odds that a caption describes a clip, by the cross-encoder.
 
 A match logit depends only on the caption, the clip, and what is visible of the clip. Clips come in batches, and all
 pairs of a batch are scored before the next one is read: condition tokens of a whole gallery, 7 MB per clip at full
 size, are never held in memory.
+
+Beyond the first candidates, ranks stay those of the first stage. A pair whose clip the cross-encoder cannot read keeps
+its first-stage rank; the others are reordered among the remaining ranks by one of two rules: by the match alone, as in
+the paper, or by the first-stage score plus a weight times the match logit, which is not in the paper.
+
+Shape letters: N ranked lists, K candidates in each.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -254,4 +263,71 @@ def match_logits(
     return logits
 
 
-__all__ = ["POLICIES", "check_policies", "clip_views", "match_logits", "measurable_policies"]
+# The order of the second stage ---------------------------------------------------------------------------------------
+
+
+def sort_rows(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+    """Order each row: highest value first; among equal ones the lowest tie, then the lowest column."""
+    order = ties.argsort(dim=1, stable=True)
+    return order.gather(1, values.gather(1, order).argsort(dim=1, descending=True, stable=True))
+
+
+def check_depth(depth: int) -> None:
+    """Raise a ValueError unless the second stage reorders at least one candidate of each row."""
+    if depth < 1:
+        raise ValueError(f"`depth` must be at least 1, got {depth}.")
+
+
+def check_weight(weight: float) -> None:
+    """Raise a ValueError unless a number is a valid weight of a match logit."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
+
+
+def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
+    """
+    Add the weighted match logits to the first-stage scores; not in the paper.
+
+    Args:
+        scores (`torch.Tensor` of shape `(rows, candidates)`): of the first stage; -inf where it is undefined.
+        logits (`torch.Tensor` of the same shape): match logits, NaN where the cross-encoder cannot read the clip.
+        weight (`float`): weight of the logits, at least 0. At 0 the order is that of the first stage.
+
+    Returns:
+        `torch.DoubleTensor` of the same shape: NaN where the cross-encoder cannot read the clip.
+    """
+    return scores.double() + weight * logits.double()
+
+
+def reranked_places(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTensor:
+    """
+    Return the place of each candidate after the second stage: candidates that could be read are sorted, best first,
+    among the places that they held; the others keep theirs.
+
+    Args:
+        values (`torch.Tensor` of shape `(N, K)`): new values of the candidates, in first-stage order; NaN where the
+            cross-encoder cannot read the clip.
+        ties (`torch.Tensor` of shape `(N, K)`): of equal values, the lowest tie comes first, then the lowest column.
+
+    Returns:
+        `torch.LongTensor` of shape `(N, K)`, from 0.
+    """
+    # `order` lists the candidates, readable ones first, best first; `held` lists the places that they held, likewise.
+    unread = values.isnan()
+    order = sort_rows(values.nan_to_num(nan=-torch.inf), ties.masked_fill(unread, 0))
+    held = unread.byte().argsort(dim=1, stable=True)
+    return torch.empty_like(order).scatter_(1, order, held)
+
+
+__all__ = [
+    "POLICIES",
+    "check_depth",
+    "check_policies",
+    "check_weight",
+    "clip_views",
+    "fused_values",
+    "match_logits",
+    "measurable_policies",
+    "reranked_places",
+    "sort_rows",
+]

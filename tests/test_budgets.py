@@ -14,7 +14,7 @@ from tests.imports import ROOT, circles, closure, files_of
 JOBS = {
     "trainer.run": 49,
     "trainer.scalar_trainer": 45,
-    "eval.source": 63,
+    "eval.source": 55,
     "search.index_folder": 58,
     "search.service.app": 47,
     "gallery.gallery gallery.searching": 38,

@@ -35,8 +35,7 @@ from eval.embedding.embed_dataset import embed_rows, embed_texts, problems_of
 from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
 from gallery.decoding import sandboxed
 from gallery.embedding import Embedded, check_reading
-from gallery.matching import clip_views
-from gallery.reranking import check_depth
+from gallery.matching import check_depth, clip_views
 from modeling_scalar import load_model
 from modeling_scalar.media_scalar import resample
 from modeling_scalar.model_identity import device_of_name, identify

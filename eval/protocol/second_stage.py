@@ -26,9 +26,8 @@ from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from eval.protocol.missing import mask_modalities
 from eval.protocol.statistics import area_under_curve
 from gallery.embedding import ReadBatch
-from gallery.matching import check_policies, clip_views
+from gallery.matching import check_depth, check_policies, clip_views, fused_values, reranked_places, sort_rows
 from gallery.matching import match_logits as match_read
-from gallery.reranking import check_depth, fused_values, reranked_places, sort_rows
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -12,10 +12,9 @@ from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.matching import clip_views
+from gallery.matching import clip_views, reranked_places
 from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
-from gallery.reranking import reranked_places
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
