@@ -1,7 +1,7 @@
 """The extras in `pyproject.toml`, one per job, and the message that names a missing one."""
 
+import traceback
 from importlib.util import find_spec
-from types import TracebackType
 
 _EXTRAS = {
     "PIL": ("search",),
@@ -42,18 +42,6 @@ _EXTRAS = {
 _OF_PACKAGES = {"search": "search", "trainer": "train", "eval": "eval", "hub_cards": "hub"}
 
 
-def _packages(trace: TracebackType | None) -> list[str]:
-    """Our packages in the call stack of an error, outermost first."""
-    # The traceback leads from the caller to the failing import.
-    packages = []
-    while trace is not None:
-        names = trace.tb_frame.f_globals
-        name = names.get("__package__") or names.get("__name__") or ""  # for `scalar`, __name__ is __main__
-        packages.append(name.split(".")[0])
-        trace = trace.tb_next
-    return packages
-
-
 def check_installed(*modules: str) -> None:
     """Raise the error of importing a module that is not installed, without the seconds that importing it takes."""
     # The same error as that of an import, so that it is reported alike.
@@ -78,11 +66,15 @@ def missing_extra(error: BaseException) -> str | None:
     extras = _EXTRAS.get(module)
     if extras is None:
         return None
-    # Of several extras, the one of the outermost package that is in the traceback
+    # Of several extras, the one of the outermost package of ours that led to the import
     extra = extras[0]
-    for package in reversed(_packages(error.__traceback__)):
-        if _OF_PACKAGES.get(package) in extras:
-            extra = _OF_PACKAGES[package]
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        names = frame.f_globals
+        name = names.get("__package__") or names.get("__name__") or ""  # for `scalar`, __name__ is __main__
+        wanted = _OF_PACKAGES.get(name.split(".")[0])
+        if wanted in extras:
+            extra = wanted
+            break
     return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
 
 

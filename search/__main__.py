@@ -77,6 +77,7 @@ def query(config: QueryConfig) -> None:
         raise ValueError(
             f"--mask takes some of {', '.join(known)}, but not all of them; got {', '.join(config.mask)}."
         )
+    # Which clips may be hits, and which of their modalities count
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     options = {
         "modalities": [name for name in known if name not in config.mask],
