@@ -25,8 +25,8 @@ from gallery.transcripts import SCREEN
 from gallery.windows import NOTHING, SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
 from modeling_scalar.processing_scalar import Clip, ScalarProcessor
-from search.recognizers import SpeechError
-from search.screen import Screen, ScreenError
+from search.recognised import RecognitionError
+from search.screen import Screen
 from search.sources import further_texts, title_of_name
 from search.speech import Speech
 
@@ -301,7 +301,7 @@ class Reader:
             if name in self.processor.modalities and name not in job.texts:
                 try:
                     file.transcripts[name] = maker.of(job.path, file.record.sha256, self.processor.reader)
-                except (SpeechError, ScreenError) as error:
+                except RecognitionError as error:
                     file.failure = str(error)
 
 

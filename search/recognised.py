@@ -8,6 +8,10 @@ from gallery.transcripts import Transcript, Transcripts
 from modeling_scalar.media_scalar import MediaError, MediaReader
 
 
+class RecognitionError(ValueError):
+    """A recogniser failed on a sound or a picture."""
+
+
 class Recognised(Transcripts):
     """
     The transcripts of one kind in a gallery; a subclass makes missing ones.
@@ -42,7 +46,7 @@ class Recognised(Transcripts):
             The path of the transcript; `None` if there is none, or no words in it.
 
         Raises:
-            SpeechError, ScreenError: the recogniser failed.
+            RecognitionError: the recogniser failed.
             OSError: it cannot be written.
         """
         # Make it once, even if it turns out to have no words.
@@ -60,4 +64,4 @@ class Recognised(Transcripts):
         """Recognise the words of a file; `None` if it has nothing in which they could be. Subclasses do this."""
 
 
-__all__ = ["Recognised"]
+__all__ = ["Recognised", "RecognitionError"]

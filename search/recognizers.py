@@ -24,6 +24,8 @@ from gallery.files import read_json
 from gallery.transcripts import Cue
 from modeling_scalar.media_scalar import SAMPLING_RATE
 
+from .recognised import RecognitionError
+
 MOST_SECONDS = 30.0
 """Maximum seconds of sound per call of a recogniser: Whisper's window."""
 
@@ -39,10 +41,6 @@ _CUE = 6.0  # maximum seconds of words joined into one cue
 _PAUSE = 1.0  # maximum seconds of a pause within a cue
 _CPU = torch.device("cpu")
 _LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with convolutions
-
-
-class SpeechError(ValueError):
-    """A recogniser failed on a sound."""
 
 
 def is_understood(text: str, seconds: float) -> bool:
@@ -154,7 +152,7 @@ class SpeechRecognizer:
             The words, in order.
 
         Raises:
-            SpeechError: the model failed.
+            RecognitionError: the model failed.
         """
         seconds = len(waveform) / SAMPLING_RATE
         options = self._options(seconds)
@@ -167,7 +165,9 @@ class SpeechRecognizer:
         except Stopped:
             raise
         except Exception as error:  # any model, which may fail in any way
-            raise SpeechError(f"{self.name} could not recognise the words: {type(error).__name__}: {error}") from error
+            raise RecognitionError(
+                f"{self.name} could not recognise the words: {type(error).__name__}: {error}"
+            ) from error
         # Models without times return one text.
         chunks = answer.get("chunks") or [{"text": answer["text"], "timestamp": (0.0, seconds)}]
         cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
@@ -220,7 +220,7 @@ class FasterWhisperRecognizer:
         except Stopped:
             raise
         except RuntimeError as error:
-            raise SpeechError(f"{self.name} could not recognise the words: {error}") from error
+            raise RecognitionError(f"{self.name} could not recognise the words: {error}") from error
         return _cues(chunks, seconds)
 
 
@@ -287,7 +287,6 @@ __all__ = [
     "MOST_SECONDS",
     "FasterWhisperRecognizer",
     "Recognizer",
-    "SpeechError",
     "SpeechRecognizer",
     "downloaded_recognizer",
     "is_understood",

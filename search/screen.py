@@ -20,7 +20,7 @@ from PIL import Image
 
 from gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
 from gallery.transcripts import SCREEN, Cue, Transcript
-from search.recognised import Recognised
+from search.recognised import Recognised, RecognitionError
 
 PACE = 2.0
 """Seconds between frames that are read."""
@@ -36,10 +36,6 @@ _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio:
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK = 8  # side of a block in pixels
 _UNCHANGED = 8.0  # largest change of a block's colour where the text is the same
-
-
-class ScreenError(ValueError):
-    """A reader failed on a picture."""
 
 
 def padded(picture: np.ndarray) -> np.ndarray:
@@ -89,12 +85,12 @@ class RapidOcrReader:
             The lines from top to bottom, and from left to right if they are next to each other.
 
         Raises:
-            ScreenError: the model failed.
+            RecognitionError: the model failed.
         """
         try:
             found = self._read(np.ascontiguousarray(padded(picture)[..., ::-1]))  # BGR, as in OpenCV
         except Exception as error:  # errors of OpenCV, ONNX Runtime and RapidOCR have no common base
-            raise ScreenError(f"{self.name} could not read a picture: {type(error).__name__}: {error}") from error
+            raise RecognitionError(f"{self.name} could not read a picture: {type(error).__name__}: {error}") from error
         return [" ".join(line.split()) for line in found.txts or ()]
 
 
@@ -235,6 +231,5 @@ __all__ = [
     "SIDE",
     "RapidOcrReader",
     "Screen",
-    "ScreenError",
     "cues_of",
 ]

@@ -18,7 +18,7 @@ from modeling_scalar.light_model import text_folder
 from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from search.__main__ import app
 from search.reading import titles_within
-from search.screen import ScreenError
+from search.recognised import RecognitionError
 from search.sources import title_of_name
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
@@ -206,7 +206,7 @@ def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(plac
 
 
 def fail(self, picture):
-    raise ScreenError("signs could not read a picture")
+    raise RecognitionError("signs could not read a picture")
 
 
 def test_what_fails_at_reading_words_is_reported_of_each_file_and_tried_again(place, monkeypatch):

@@ -14,10 +14,10 @@ from PIL import Image, ImageDraw, ImageFont
 from gallery.cues import read_cues
 from gallery.decoding import Limits, SandboxedReader, Stop, Stopped
 from gallery.transcripts import SCREEN, Cue, Transcripts
+from search.recognised import RecognitionError
 from search.screen import (
     RapidOcrReader,
     Screen,
-    ScreenError,
     cues_of,
 )
 from tests.gallery.decoding.reading import write_media
@@ -81,7 +81,7 @@ class Fake:
     def __call__(self, picture):
         self.pictures.append(picture)
         if self.fail:
-            raise ScreenError("no")
+            raise RecognitionError("no")
         return [] if picture.mean() < 40 else [f"brightness of {picture.mean() / 50:.0f}"]
 
 
