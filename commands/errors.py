@@ -94,7 +94,7 @@ def user_errors() -> Iterator[None]:
     try:
         with _reported():
             yield
-        # Its threads may abort the process if they still run when the interpreter exits.
+        # Leave the group: its threads may abort the process if they still run when the interpreter exits.
         if _is_in_group():
             sys.modules["torch"].distributed.destroy_process_group()
     except SystemExit as ended:

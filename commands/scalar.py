@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int | None:
     if name in ("", "--help"):
         print_lines(*help_lines())
         return 0 if name else 2
-    # Which module runs the command, or which one may have been meant
+    # Find the module that runs the command, or suggest a command with a similar name.
     known = {}
     for entries in _COMMANDS.values():
         known |= entries

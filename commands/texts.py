@@ -16,7 +16,7 @@ def plain(text: str, encoding: str | None = None) -> str:
                 char = ascii(char)[1:-1]  # without the quotes
             chars.append(char)
         text = "".join(chars)
-    # What the terminal's encoding lacks
+    # Then escape what the terminal's encoding lacks.
     encoding = encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -140,7 +140,7 @@ class Cluster:
 
     def _wait_for_worker(self, seconds: float) -> None:
         """Wait until there is a worker; a ValueError if none comes."""
-        # By asking again and again, as workers come and go.
+        # Workers come and go, so ask again and again.
         patience = time.monotonic() + seconds
         while not self._workers():
             if time.monotonic() > patience:
@@ -167,7 +167,7 @@ class Cluster:
         running: deque[tuple[list[Job], Future]] = deque()
 
         def submit(batch: list[Job]) -> Future:
-            # Not `pure`: a batch that is done again is not the same task.
+            # Not `pure`, so that a batch that is submitted again is read again.
             return self._client.submit(_embed, setup, fingerprint, batch, resources=self._resources, pure=False)
 
         def first_result() -> Embedded:
@@ -185,7 +185,7 @@ class Cluster:
             except KilledWorker:
                 if len(batch) > 1:
                     return Embedded.joined([alone([job]) for job in batch])
-            # Only this one file was read, so it is what ends workers.
+            # The file was read alone, so it is the one that ends workers.
             file, is_lost = record_of(batch[0].path, batch[0].subtitle)
             return Embedded([Findings(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
 

@@ -325,7 +325,7 @@ class _Update:
                 num_touched += 1
                 if num_touched % _AT_ONCE == 0:
                     self.writer.commit()
-            # What is left need not be read.
+            # The file need not be read: report its state.
             status = Status.MOVED if path in self.moved else Status.UNCHANGED
             if file.reason is None:
                 state = FileState(path, status)

@@ -302,7 +302,7 @@ class Table:
             connection = self._idle.pop()
             self.run(connection, f"BEGIN {mode}")
             return connection
-        # Or open one. A server that hangs must not be waited for longer than a statement.
+        # Otherwise open one. Connecting may take no longer than a statement.
         with self.errors():
             connection = psycopg.connect(
                 self.address.server,
@@ -452,7 +452,7 @@ class Table:
                     vectors[place] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
                     mask[place] = True
             row = Row(facts, vectors, mask)
-            # What was written has this hash.
+            # The hash is the one that `push` stored, unless the row was changed.
             if row.digest() != digest:
                 raise DamagedTableError(f"{self.named(node)} has a changed clip, {row.clip_id!r}. Push again.")
             rows.append(row)

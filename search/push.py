@@ -356,7 +356,7 @@ class _Push:
         is_same = self.report == PushReport(unchanged=self.report.unchanged)
         if is_same and sorted(node for (node,) in found) == sorted(self.nodes):
             return
-        # The time makes the version larger than that of a table that was dropped.
+        # The version contains the time, so that a new table never has that of one that was dropped.
         version = max(before + 1, time.time_ns() // 10**6)
         text = replace(self.pushed, version=version, num_clips=counts).text()
         self.execute("DELETE FROM {table} WHERE _id = -1")

@@ -53,7 +53,7 @@ def record_of(path: str, subtitle: str | None) -> tuple[MediaFile, bool]:
     try:
         return MediaFile(path, *clip_stat(path, subtitle), clip_sha256(path, subtitle)), False
     except (OSError, ValueError) as error:
-        # That of the system is without the number of the error and the path.
+        # `strerror` is the message without the number and the path.
         reason = str(getattr(error, "strerror", None) or error).removeprefix(f"{path}: ")
         return MediaFile(path, 0, 0, "", reason), isinstance(error, OSError)
 
@@ -264,7 +264,7 @@ class Reader:
         names = further_texts(self.processor.modalities)
         if not names:
             return {}
-        # By precedence, the last first
+        # Later sources take precedence.
         available = dict(job.before)
         if "title" in names:
             if file.error is not None:

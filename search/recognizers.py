@@ -61,7 +61,7 @@ def _cues(chunks: Iterable[tuple[float | None, float | None, str]], seconds: flo
         stop = min(max(stop, start), seconds)
         if is_understood(text, stop - start):
             cues.append(Cue(start, stop, " ".join(text.split())))
-    # A loop may be seen only in all of it.
+    # A loop over several cues shows only in the whole text.
     if is_understood(" ".join(cue.text for cue in cues), seconds):
         return cues
     return []

@@ -161,7 +161,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
                     if score > best:
                         line = other
                         best = score
-            # What is like no line before is a new one.
+            # A line that resembles none before it is new.
             if best < _SAME:
                 line = _Line(folded, second, second, Counter(), frame)
                 lines.append(line)

@@ -65,7 +65,7 @@ def _segment(text: str) -> float | Literal["scenes", "none"]:
     """The length of windows in seconds, `scenes` or `none`."""
     if text in ("scenes", "none"):
         return text
-    # What is no number is refused like one that is too small.
+    # A text that is not a number is refused like a number that is too small.
     try:
         seconds = float(text)
     except ValueError:
@@ -281,7 +281,7 @@ class IndexConfig:
         Limits.parse(self.limit or [])
         if self.transcribe:
             identify(self.transcribe)
-        # Likewise packages of extras, which are imported late.
+        # So are missing packages, which would otherwise be imported late.
         needed = ["av", "pyarrow"]
         if self.cluster is not None:
             needed.append("distributed")
@@ -365,7 +365,7 @@ class QueryConfig:
         return (self.gallery, *self.texts)
 
     def __post_init__(self) -> None:
-        # With a service, nothing of the gallery is here.
+        # The service has the gallery, so options that need it here are refused.
         if self.service is not None:
             given = [name for name in _NEEDS_GALLERY if getattr(self, name) is not None]
             if given:

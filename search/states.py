@@ -69,7 +69,7 @@ class Report(dict[str, FileState]):
 
     def counts(self) -> str:
         """The number of files with each status, as text."""
-        # Statuses that users look for are there even if they are 0.
+        # Some statuses are printed even if no file has them.
         found = Counter(state.status for state in self.values())
         always = (Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.UNREADABLE)
         return ", ".join(f"{found[status]} {status}" for status in Status if status in always or found[status])

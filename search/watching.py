@@ -39,7 +39,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
     failures = 0
     while True:
         begun = time.monotonic()
-        # What is there now; a file that cannot be read is passed on nevertheless, as reading it says why.
+        # A file that cannot be read is passed on nevertheless, as indexing it reports why.
         try:
             now = {path: _stat(path) for path in find()}
         except OSError as error:
@@ -51,7 +51,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
             continue
         pause = max(interval, 10 * (time.monotonic() - begun))
         failures = 0
-        # Files are ready that did not change since the previous scan, but since they were indexed.
+        # A file is ready if it has not changed since the previous scan, but has since it was indexed.
         ready = {}
         for path, stat in now.items():
             is_settled = path in before and before[path] == stat

@@ -101,7 +101,7 @@ class Assistants:
         return answer.model_dump(mode="json", include=_OF_ANSWER)
 
     async def _moment(self, asked: MomentArguments) -> dict[str, Any]:
-        # Reading a clip and its words takes time, in which other requests are answered.
+        # In threads, so that other requests are answered while a clip and its words are read.
         result, clip = await run_in_threadpool(self._service.archive.moment, asked.key)
         result.said, num_lines = await run_in_threadpool(words_of, clip, asked.query, _MOST_LINES, True)
         return result.model_dump(mode="json", include=_OF_MOMENT) | {"num_words": num_lines}

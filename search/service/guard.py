@@ -185,7 +185,7 @@ class Guard:
         is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not is_navigation
         if is_foreign or (origin is not None and origin.lower().partition("://")[2] != hosts[0].lower()):
             return 403, "The request comes from a page of another site."
-        # Open to all are the page, and the call that exchanges the token for a cookie, which checks it itself.
+        # Open to all: the page, and the call that exchanges the token for a cookie, as it checks the token itself.
         is_open = not _is_asked(scope) or scope["path"] == "/api/session"
         if self._token is not None and not is_open and not self._token.accepts(headers):
             return 401, "A token is needed. Send it as `Authorization: Bearer TOKEN`, or enter it on the page."

@@ -56,7 +56,7 @@ async def answer_of(_: Request, error: Exception) -> Response:
             return problem(404, error_text(error))
         case UnsupportedError() | ModalityError() | PatternError():
             return problem(422, error_text(error))
-        # What the operator has to mend is in the log, with its path.
+        # The log names the file, for whoever runs the service.
         case DamagedFileError():
             logger.error("%s", error_text(error))
             return problem(500, "A file of the gallery is damaged; see the log of the service.")

@@ -60,7 +60,7 @@ def listen(host: str, port: int) -> socket.socket:
 def address_of(listener: socket.socket) -> str:
     """The URL for a browser."""
     host, port = listener.getsockname()[:2]
-    # One cannot connect to the addresses that stand for all of a machine.
+    # Browsers cannot connect to an address that stands for all addresses of a machine.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     if ":" in host:
         host = f"[{host}]"
@@ -82,7 +82,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for the first request, and make room."""
-        # uvicorn waits without an end for the first request.
+        # uvicorn itself waits for the first request without a limit.
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         num_open = 0
