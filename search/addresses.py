@@ -36,6 +36,7 @@ class TableAddress:
     @classmethod
     def parse(cls, text: str) -> "TableAddress":
         """Parse an address; raises a ValueError, which does not repeat it, as it may contain a secret."""
+        # Passwords and options do not match, so that neither ends up in a message or a log.
         found = _ADDRESS.fullmatch(text)
         if found is None:
             raise ValueError(
@@ -85,6 +86,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
         ValueError: the address is invalid, or something else is there.
         OSError: the server does not answer.
     """
+    # The libraries of PostgreSQL are an extra.
     if is_address(place):
         from .postgresql import Table, TableSearcher
 

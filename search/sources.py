@@ -125,6 +125,7 @@ def title_of_name(path: str) -> str:
     The extension is left out. Underscores, dashes and dots become spaces, and a space comes before each capital letter
     that follows a small one.
     """
+    # First the name, then the folder
     folder, name = os.path.split(path)
     parts = []
     for part in (os.path.splitext(name)[0], os.path.basename(folder)):

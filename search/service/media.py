@@ -102,6 +102,7 @@ def loudness_of(clip: Clip) -> list[float]:
         The largest amplitude in each of at most a hundred equal parts, relative to the largest of all; none if its
         file cannot be read, or lasts for more than an hour.
     """
+    # A sound without loudness is played nevertheless.
     if clip.media is None:
         return []
     try:

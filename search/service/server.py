@@ -126,6 +126,7 @@ def make_server(
         most_connections (`int`): number of connections; where there are more, the one that has waited longest for a
             request is closed.
     """
+    # No other protocol, no log of requests, and no header that names the server
     config = uvicorn.Config(
         app,
         http=partial(_Connection, most=most_connections),
