@@ -11,7 +11,7 @@ from .card import Details, render
 from .evidence.evaluations import identifier
 from .publishing import Kind, PublishedModel, find_model
 from .settings import AdapterPush
-from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
+from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
 
 _SCALARS = ("logit_scale", "hyperbolic")
 
@@ -41,11 +41,14 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     check_adapter(source)
     adapter = identify(source).adapter
     name = adapter.get("base_model_name_or_path") or ""
-    weights = identify(name).weights if Path(name).is_dir() else {}
+    # A folder of the base tells which weights the adapter was trained on.
+    weights = {}
+    if Path(name).is_dir():
+        weights = identify(name).weights
+    revision = None
     if given is None:
-        base = find_model(api, name, adapter.get("revision"), weights, offline)
-    else:
-        base = find_model(api, given, None, weights, offline)
+        revision = adapter.get("revision")
+    base = find_model(api, given or name, revision, weights, offline)
     if base is None:
         raise ValueError(
             f"The adapter's base is the folder {name}, which has not been pushed to {api.endpoint}: others could not "
@@ -87,20 +90,24 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     Write the card of an adapter from the staged files in `folder`: `adapter_config.json`, which names the base and its
     commit, `adapter_model.safetensors`, and the inputs of [`~hub_cards.model.model_card`]. Errors are as there.
     """
-    data, variables = describe(folder, repo_id, "adapter_model*.safetensors")
+    data, variables = card_inputs(folder, repo_id, "adapter_model*.safetensors")
     adapter = read_json(folder / "adapter_config.json")
     # Parts that the run added to the base; with nothing else, the adapter is of heads alone.
     parts = variables["counts"]
-    added = [part for part in parts if part in _SCALARS or part.endswith("_head")]
+    added = []
+    for part in parts:
+        if part in _SCALARS or part.endswith("_head"):
+            added.append(part)
     is_of_heads = len(added) == len(parts)
     if not is_of_heads:
         data["tags"].append(identifier(adapter["peft_type"].lower()))
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
     # If the run changed the base's score or inputs, only the adapter's own configuration records it.
-    changes = ("aggregation", "condition_on", "query_temperature")
-    is_changed = variables["recipe"] is None or any(variables["recipe"].get(name) is not None for name in changes)
-    is_changed |= variables["encoder"] is not None  # the base may be an encoder as published
+    is_changed = variables["recipe"] is None or variables["encoder"] is not None  # or an encoder as published
+    if not is_changed:
+        for name in ("aggregation", "condition_on", "query_temperature"):
+            is_changed |= variables["recipe"].get(name) is not None
     variables |= {"adapter": adapter, "added": added, "is_changed": is_changed, "is_of_heads": is_of_heads}
     return render("adapter", card, details, **variables)
 

@@ -74,15 +74,15 @@ def read_card(card: str) -> tuple[str | None, Details]:
     front = {name: value for name, value in data.items() if name not in _FROM_FILES}
     # Text between the marked lines is kept; without any mark a person wrote the card.
     marks = _MARK.findall(card)
-    found = _MARKED.search(card)
+    parts = _MARKED.search(card)
     if not marks:
         return None, Details(front)
-    if found is None or len(marks) != 3:
+    if parts is None or len(marks) != 3:
         raise ValueError(
             f"The marked lines of the card are broken: expected one that names its kind, then\n{KEPT_BEGIN}\nand\n"
             f"{KEPT_END}\nonce each, got {[mark.strip() for mark in marks]}. Put them back around what is to be kept."
         )
-    return found["kind"], Details(front, found["kept"])
+    return parts["kind"], Details(front, parts["kept"])
 
 
 def render_text(template: str, **variables: Any) -> str:
@@ -107,27 +107,16 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
 
     A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters. A variable
     without a value is an error. `{% include "_kept.md.jinja" %}` is the section for manual text; every template needs
-    it.
-
-    Raises:
-        ValueError: the manual text contains a marked line.
+    it, once.
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)
+    # What files record takes precedence over an earlier card.
     if isinstance(data, CardData):
         data = data.to_dict()
     data = {**details.data, **data}
     front_matter = yaml_dump(data, sort_keys=False).strip()
-    card = f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
-
-    # The next push reads the card: a card that it could not read would lose the manual text.
-    found, read = read_card(card)
-    if (found, read.kept) != (kind, details.kept):
-        raise ValueError(
-            "The card would not be read back as it was written: its template needs the section `_kept.md.jinja` once, "
-            f"and no line of the kept text may begin with {KEPT_BEGIN.split(':')[0]!r}."
-        )
-    return card
+    return f"---\n{front_matter}\n---\n\n<!-- hub_cards: {kind} -->\n\n{body}"
 
 
 __all__ = ["KEPT_BEGIN", "KEPT_END", "Details", "read_card", "render", "render_text"]

@@ -104,7 +104,7 @@ def _named(rows: pa.Table, column: str, name_of: Any) -> pa.Table:
     """Replace the texts of a column of lists."""
     lists = []
     for texts in lists_of(rows, column):
-        lists.append([name_of(text) for text in texts])
+        lists.append(list(map(name_of, texts)))
     return _with(rows, column, lists)
 
 
@@ -153,14 +153,10 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
             if transcript is not None:
                 copies = Transcripts(folder, kind)
                 copies.folder.mkdir(exist_ok=True)
-                _copy_transcript(transcript, copies.path_of(known.sha256))
-
-
-def _copy_transcript(path: Path, target: Path) -> None:
-    """Copy a transcript without the folder of the model that made it."""
-    text = path.read_text(encoding="utf-8")
-    text = re.sub("^NOTE .*$", lambda note: without_folders(note[0]), text, flags=re.MULTILINE)
-    target.write_text(text, encoding="utf-8", newline="\n")
+                # Without the folder of the model that made it.
+                text = transcript.read_text(encoding="utf-8")
+                text = re.sub("^NOTE .*$", lambda note: without_folders(note[0]), text, flags=re.MULTILINE)
+                copies.path_of(known.sha256).write_text(text, encoding="utf-8", newline="\n")
 
 
 def stage_gallery(source: Path, folder: Path, model: PublishedModel | None = None, media: bool = False) -> None:
@@ -185,7 +181,7 @@ def stage_gallery(source: Path, folder: Path, model: PublishedModel | None = Non
     names = _Names(gallery)
 
     # The tables, with published names.
-    clips = _with(gallery.clips, "clip_id", [names.of_clip(name) for name in gallery.clip_ids])
+    clips = _with(gallery.clips, "clip_id", list(map(names.of_clip, gallery.clip_ids)))
     if "problems" in clips.column_names:
         clips = _named(clips, "problems", names.shortened)
     with GalleryWriter(folder) as writer:
@@ -232,8 +228,8 @@ def _failures(gallery: Gallery) -> tuple[list[str], list[str]]:
     """Return what could not be read and counts as absent; and the missing clips with the reason, as far as known."""
     problems = []
     left_out = list(gallery.metadata.get("left_out") or ())
-    for name, found in gallery.problems().items():
-        for problem in found:
+    for name, of_clip in gallery.problems().items():
+        for problem in of_clip:
             problems.append(f"{name}: {problem}")
     clips = gallery.clips_of_files()  # a file's readable windows are clips even if others could not be read
     for file in gallery.files.values():
@@ -276,7 +272,7 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
         title=title,
         repo_id=repo_id,
         split=split,
-        num_media=sum(path.is_file() for path in (folder / MEDIA).rglob("*")),
+        num_media=sum(map(Path.is_file, (folder / MEDIA).rglob("*"))),
         metadata=gallery.metadata,
         problems=problems,
         left_out=left_out,
@@ -305,17 +301,17 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
     name = given or metadata.get("model")
     if name is None:
         return None
-    found = find_model(api, name, None, metadata.get("weights") or {}, offline)
-    if found is None:
+    model = find_model(api, name, None, metadata.get("weights") or {}, offline)
+    if model is None:
         return None
     if Path(name).is_dir() and identify(name).fingerprint != metadata.get("fingerprint"):
         raise ValueError(
             f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."
         )
-    if found.fingerprint is None and name == metadata.get("model"):
-        found = replace(found, fingerprint=metadata.get("fingerprint"))
-    return found
+    if model.fingerprint is None and name == metadata.get("model"):
+        model = replace(model, fingerprint=metadata.get("fingerprint"))
+    return model
 
 
 def _stage(settings: GalleryPush, folder: Path, api: HfApi) -> None:

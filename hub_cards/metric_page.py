@@ -18,7 +18,7 @@ def compute(*texts: str) -> dict[str, object]:
     # A module remembers the types of refused inputs, so each request has its own.
     metric = evaluate.load(str(FOLDER / SCRIPT), keep_in_memory=True)
     try:
-        inputs = {name: json.loads(text) for name, text in zip(EXAMPLE, texts, strict=True)}
+        inputs = dict(zip(EXAMPLE, map(json.loads, texts), strict=True))
         return metric.compute(**inputs)
     except (IndexError, TypeError, ValueError) as error:
         raise gr.Error(f"{error} Inputs are JSON, such as {EXAMPLE}.", print_exception=False) from error

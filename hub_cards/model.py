@@ -10,7 +10,7 @@ from modeling_scalar.model_identity import identify
 from .card import Details, render
 from .publishing import Kind
 from .settings import ModelPush
-from .trained import OWNED, check_source, describe, stage_beside_weights, stage_weights
+from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
 
 
 def stage_model(source: Path, folder: Path, results: list[Path] | None = None) -> None:
@@ -44,7 +44,7 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
         FileNotFoundError: the folder has no `config.json`, or an evaluation has no `results.json`.
         ValueError: an evaluation does not have the content of one.
     """
-    data, variables = describe(folder, repo_id, "model*.safetensors")
+    data, variables = card_inputs(folder, repo_id, "model*.safetensors")
     trained = None
     if variables["training"] is not None:
         trained = variables["training"]["trainable_parameters"]

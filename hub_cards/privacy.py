@@ -39,9 +39,9 @@ def check_card(card: str) -> None:
     # What a person wrote is theirs.
     before, _, rest = card.partition(KEPT_BEGIN)
     generated = before + rest.partition(KEPT_END)[2]
-    found = sorted(set(_LOCAL_PATH.findall(generated)))
-    if found:
-        raise ValueError(f"The card names paths of one machine: {', '.join(found)}. Remove them from its sources.")
+    paths = sorted(set(_LOCAL_PATH.findall(generated)))
+    if paths:
+        raise ValueError(f"The card names paths of one machine: {', '.join(paths)}. Remove them from its sources.")
 
 
 def check_no_token(folder: Path) -> None:

@@ -71,7 +71,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Repository:
     """What a repository holds before the push: its last commit, `None` if it does not exist yet, the names of its
     files, and the details of its card."""
 
@@ -80,15 +80,15 @@ class _Found:
     details: Details = Details()
 
 
-def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
+def _find_repository(api: HfApi, kind: Kind, settings: Push) -> _Repository:
     """Look up a repository; a [`PublishError`] if it holds something that this push would mix with."""
     try:
         info = api.repo_info(settings.name, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
-        return _Found()
+        return _Repository()
     if settings.private and not info.private:
         raise PublishError(f"{info.id} already exists and is public: make it private in its settings first.")
-    # The kind of a card tells which push wrote the repository.
+    # Its card names the kind of push that wrote the repository.
     files = tuple(sibling.rfilename for sibling in info.siblings)
     written_by = None
     details = Details()
@@ -97,7 +97,7 @@ def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
         # Some editors write a byte order mark.
         written_by, details = read_card(Path(path).read_bytes().decode("utf-8-sig"))
     if written_by == kind.name:
-        return _Found(info.sha, files, details)
+        return _Repository(info.sha, files, details)
     # The Hub itself writes the first card of a Space.
     harmless = {".gitattributes"}
     if kind.repo_type == "space":
@@ -108,7 +108,7 @@ def _find(api: HfApi, kind: Kind, settings: Push) -> _Found:
             f"{info.id} already exists and holds {', '.join(others[:3])}, which no push of this kind wrote. Remove "
             "that there, or choose another name. Nothing was published."
         )
-    return _Found(info.sha, files)
+    return _Repository(info.sha, files)
 
 
 def _details(settings: Push) -> Details:
@@ -125,7 +125,7 @@ def _write_card(folder: Path, card: str) -> None:
     check_no_token(folder)
 
 
-def _operations(folder: Path, kind: Kind, found: _Found) -> list[CommitOperationAdd | CommitOperationDelete]:
+def _operations(folder: Path, kind: Kind, earlier: _Repository) -> list[CommitOperationAdd | CommitOperationDelete]:
     operations = []
     new = set()
     for path in sorted(folder.rglob("*")):
@@ -134,7 +134,7 @@ def _operations(folder: Path, kind: Kind, found: _Found) -> list[CommitOperation
             new.add(name)
             operations.append(CommitOperationAdd(name, str(path)))
     # Files of an earlier push that this one no longer writes.
-    for name in found.files:
+    for name in earlier.files:
         if name not in new and any(fnmatch(name, owned) for owned in kind.owned):
             operations.append(CommitOperationDelete(name))
     return operations
@@ -156,20 +156,20 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
     repo = {"repo_id": settings.name, "repo_type": kind.repo_type}
     # The card, from the one on the Hub; a new repository is only created if all that it will hold is right.
     with explained(api.endpoint, where):
-        found = _find(api, kind, settings)
-        _write_card(folder, make_card(folder, settings.name, _details(settings).over(found.details)))
+        earlier = _find_repository(api, kind, settings)
+        _write_card(folder, make_card(folder, settings.name, _details(settings).over(earlier.details)))
         RepoCard.load(folder / "README.md").validate(kind.repo_type)
-        if found.commit is None:
+        if earlier.commit is None:
             api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
     # One commit on top of the one that was found: if somebody else pushes in between, the Hub refuses it.
     with explained(api.endpoint, where, "Push again: if the commit succeeded anyway, that changes nothing."):
         commit = api.create_commit(
             **repo,
-            operations=_operations(folder, kind, found),
+            operations=_operations(folder, kind, earlier),
             commit_message=f"Publish this {kind.name} with its card",
-            parent_commit=found.commit,
+            parent_commit=earlier.commit,
         )
-    return Published(settings.name, commit.oid, commit.commit_url, commit.oid != found.commit)
+    return Published(settings.name, commit.oid, commit.commit_url, commit.oid != earlier.commit)
 
 
 def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
@@ -270,16 +270,16 @@ def find_model(
         ValueError: it has other weights, or the name is not an id.
     """
     # A folder records where it was published; anything else is an id.
-    found = PublishedModel(name, revision)
+    model = PublishedModel(name, revision)
     if Path(name).is_dir() or os.path.isabs(name) or name.count("/") > 1:
-        found = _read_record(Path(name), api.endpoint)
-    if found is None:
+        model = _read_record(Path(name), api.endpoint)
+    if model is None:
         return None
-    check_place("model", found.repo_id)
+    check_place("model", model.repo_id)
     if offline:
-        return found
-    with explained(api.endpoint, f"model {found.repo_id}", "Nothing was published; --model or --base names another."):
-        info = api.model_info(found.repo_id, revision=found.revision, files_metadata=True)
+        return model
+    with explained(api.endpoint, f"model {model.repo_id}", "Nothing was published; --model or --base names another."):
+        info = api.model_info(model.repo_id, revision=model.revision, files_metadata=True)
     # Large files, which weights are, are known to the Hub by their SHA-256.
     published = {file.rfilename: file.lfs.sha256 for file in info.siblings if file.lfs is not None}
     different = sorted(file for file in weights if published.get(file) != weights[file])
@@ -288,7 +288,7 @@ def find_model(
             f"{info.id} at {info.sha} has other weights than expected: {different} differ. Push the folder of the "
             "model again, or name another model."
         )
-    return PublishedModel(info.id, info.sha, found.fingerprint)
+    return PublishedModel(info.id, info.sha, model.fingerprint)
 
 
 __all__ = [

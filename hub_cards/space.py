@@ -19,6 +19,9 @@ def space_card(
     folder: Path, repo_id: str, details: Details, model: str | None, gallery: str, gallery_revision: str
 ) -> str:
     """Write the card of the search. The licence is that of `details`, or else of the program."""
+    models = None
+    if model is not None:
+        models = [model]
     data = SpaceCardData(
         title="SCALAR: search clips by text",
         emoji="🔎",
@@ -28,7 +31,7 @@ def space_card(
         app_port=7860,
         pinned=False,
         short_description="Find video clips by text and see why they matched",
-        models=[model] if model else None,
+        models=models,
         datasets=[gallery],
         tags=["video-retrieval", "multimodal", "scalar"],
     )

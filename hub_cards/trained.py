@@ -96,12 +96,12 @@ def _stage_code(source: Path, folder: Path) -> None:
 
 def _stage_training(source: Path, folder: Path) -> None:
     """Write the recipe and the records of the run, as far as they exist."""
-    found = {
+    records = {
         "recipe.json": without_folders(optional_json(source / "recipe.json")),
         "training.json": optional_json(source / "training.json"),
         "emissions.json": read_emissions(source / "emissions.csv"),  # without the location of whoever ran it
     }
-    for name, content in found.items():
+    for name, content in records.items():
         if content is not None:
             write_json(content, folder / name)
 
@@ -112,16 +112,17 @@ def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
         return sorted((source / "results").rglob("results.json"))
     files = []
     for path in given:
-        found = [path]
+        inside = [path]
         if path.is_dir():
-            found = sorted(path.rglob("results.json"))
-        if not found or not found[0].is_file():
+            inside = sorted(path.rglob("results.json"))
+        if not inside or not inside[0].is_file():
             raise FileNotFoundError(f"There is no results.json at {path}; `scalar eval run` writes it.")
-        files += found
+        files += inside
     return files
 
 
 def _result_name(result: Mapping[str, Any]) -> str:
+    # Results of other masks are results of their own.
     parts = [result["benchmark"], result["split"], result["gallery"]["sha256"][:8]]
     mask_seed = result["retrieval"]["mask_seed"]
     if mask_seed:
@@ -191,14 +192,7 @@ def _encoders(config: Mapping[str, Any], is_joint: bool) -> dict[str, Any]:
     }
 
 
-def _float(value: Any) -> float:
-    """Read a number of a configuration: JSON has no infinity, and transformers writes an object instead."""
-    if isinstance(value, dict):
-        value = value["__float__"]
-    return float(value)
-
-
-def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def card_inputs(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return front matter of a model or adapter, and variables of its template; `pattern` matches the weights."""
     # The staged files.
     config = read_json(folder / "config.json")
@@ -208,6 +202,9 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     results = read_results(folder)
     aggregation = config["aggregation"]
     modalities = list(config.get("modalities", MODALITIES))
+    temperature = config["query_temperature"]
+    if isinstance(temperature, dict):  # JSON has no infinity, and transformers writes an object instead
+        temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     model_name = repo_id.split("/")[-1]
 
@@ -232,7 +229,7 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
         "model_name": model_name,
         "aggregation": aggregation,
         "aggregation_name": method_title(aggregation),
-        "query_temperature": _float(config["query_temperature"]),
+        "query_temperature": float(temperature),
         "calibration": calibration,
         "is_calibrated": ScoreOptions(**calibration).is_calibrated,
         "needed": _needed(aggregation, modalities),
@@ -248,4 +245,4 @@ def describe(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any], 
     return data, variables
 
 
-__all__ = ["OWNED", "check_source", "describe", "optional_json", "stage_beside_weights", "stage_weights"]
+__all__ = ["OWNED", "card_inputs", "check_source", "optional_json", "stage_beside_weights", "stage_weights"]

@@ -51,7 +51,7 @@ def read_result(path: Path) -> Result:
     """
     content = read_json(path)
     check_result(content, path)
-    # What a card shows besides the fields of a report.
+    # What a card has besides the fields of a report.
     lacking = [name for name in ("embedded", "date", "left_out", "problems") if name not in content]
     if lacking:
         raise ValueError(f"{path} is not a result of `scalar eval run`: it lacks {lacking}. Evaluate again.")
@@ -113,7 +113,7 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
     Values are exactly as in `results.json`. The Hub groups them by task, benchmark, configuration and split, so the
     gallery is part of the configuration, and differences inside a group are in the arguments of the metric.
     """
-    found = []
+    entries = []
     for result in results:
         content = result.content
         retrieval = content["retrieval"]
@@ -143,20 +143,20 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
                         metric_args=arguments,
                         **shared,
                     )
-                    found.append(entry)
-    return found
+                    entries.append(entry)
+    return entries
 
 
 # Tables -------------------------------------------------------------------------------------------------------------
 
 
 def tables(result: Result) -> list[tuple[str, Markdown, str]]:
-    """Return the title, the table and the note of each report table that a card shows."""
-    found = []
+    """Return the title, the table and the note of each report table on a card."""
+    parts = []
     for report in report_tables([result.content]):
         cells = report.cells()  # text from untrusted files
-        found.append((report.title, table([*cells.columns], cells.to_numpy()), report.note))
-    return found
+        parts.append((report.title, table([*cells.columns], cells.to_numpy()), report.note))
+    return parts
 
 
 __all__ = [

@@ -14,8 +14,8 @@ from modeling_scalar.model_identity import part_of
 
 from ..markdown import Markdown, code
 
-# Fields of a recipe that the card shows; all others are in the file next to it.
-_SHOWN = (
+# Fields of a recipe that the card lists; all others are in the file next to it.
+_LISTED = (
     *("benchmark", "train_split", "objective", "adapter", "temperature", "matching_weight", "learning_rate"),
     *("lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "num_train_epochs", "max_steps", "seed"),
 )
@@ -32,7 +32,7 @@ def training_table(
     """
     recipe = recipe or {}
     adapter = adapter or {}
-    settings = {name: recipe.get(name) for name in _SHOWN}
+    settings = {name: recipe.get(name) for name in _LISTED}
     # Only one of them ended the training.
     if (recipe.get("max_steps") or -1) > 0:
         settings["num_train_epochs"] = None

@@ -63,12 +63,6 @@ def test_broken_marks_are_an_error(template, change):
         read_card(change(card))
 
 
-def test_kept_text_with_a_marked_line_is_refused(template):
-    for line in (KEPT_BEGIN, KEPT_END, "<!-- hub_cards: adapter -->"):
-        with pytest.raises(ValueError, match="marked lines"):
-            render("kind", {}, Details(kept=f"Text.\n{line}\nText."))
-
-
 @pytest.mark.parametrize("front_matter", ["- a list", "a: b: c"])
 def test_a_front_matter_that_cannot_be_kept_is_an_error(front_matter):
     with pytest.raises(ValueError):
