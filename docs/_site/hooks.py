@@ -24,7 +24,7 @@ _FORMULA = re.compile(r'<(div|span) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>'
 
 
 def _place(target: str, source: str, copies: set[str]) -> str:
-    """The address in the site, from its root, of what a page of the repository links to."""
+    """Return the address in the site, from its root, of what a page of the repository links to."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     if path in PAGES:
         return PAGES[path]
@@ -37,7 +37,7 @@ def _place(target: str, source: str, copies: set[str]) -> str:
 
 
 def _site_links(text: str, source: str, page: str, copies: set[str]) -> str:
-    """A page's text with links that hold in the site."""
+    """Return a page's text with links that hold in the site."""
 
     def link(match: re.Match[str]) -> str:
         opening, target, anchor, closing = match.groups()
@@ -48,17 +48,25 @@ def _site_links(text: str, source: str, page: str, copies: set[str]) -> str:
 
     # Every second part is a fenced block.
     parts = _FENCED.split(text)
-    return "".join(part if index % 2 else _LINK.sub(link, part) for index, part in enumerate(parts))
+    parts[::2] = [_LINK.sub(link, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _navigation(given: list, found: set[str], named: set[str]) -> list:
-    """The navigation without absent pages, and a section of one page as that page; `named` gets the pages found."""
+    """Return the navigation without absent pages, and a section of one page as that page; `named` gets the pages."""
     kept = []
     for entry in given:
-        ((title, inside),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+        # A page, or one entry with a title.
+        title = None
+        inside = entry
+        if isinstance(entry, dict):
+            ((title, inside),) = entry.items()
         if isinstance(inside, list):
-            if inside := _navigation(inside, found, named):
-                kept.append({title: inside[0] if len(inside) == 1 else inside})
+            inside = _navigation(inside, found, named)
+            if len(inside) == 1:
+                (inside,) = inside
+            if inside:
+                kept.append({title: inside})
         elif inside in found:
             named.add(inside)
             kept.append(entry)
@@ -69,23 +77,30 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages outside `docs/`, the files that pages link to, and the pages that the navigation does not name."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
-    sources, copies = {page: source for source, page in PAGES.items()}, set()
+
+    # Links lead to pages of the site, or to copies of files.
+    sources = {page: source for source, page in PAGES.items()}
+    copies: set[str] = set()
     for file in files.documentation_pages():
         page = file.src_uri
         file.content_string = _site_links(file.content_string, sources.get(page, f"docs/{page}"), page, copies)
     for path in sorted(copies):
         files.append(File.generated(config, f"files/{path}.txt", abs_src_path=str(ROOT / path)))
-    found, named = {file.src_uri for file in files.documentation_pages()}, set()
+
+    # Every page has a place in the navigation.
+    found = {file.src_uri for file in files.documentation_pages()}
+    named: set[str] = set()
     config.nav = _navigation(config.nav, found, named)
-    if more := sorted(found - named):
-        config.nav.append({"More": more})
+    if found != named:
+        config.nav.append({"More": sorted(found - named)})
     return files
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Formulas as MathML, which browsers show without a script."""
+    """Write formulas as MathML, which browsers render without a script."""
 
     def formula(match: re.Match[str]) -> str:
-        return convert(unescape(match[2]), display="block" if match[1] == "div" else "inline")
+        display = "block" if match[1] == "div" else "inline"
+        return convert(unescape(match[2]), display=display)
 
     return _FORMULA.sub(formula, html)
