@@ -67,17 +67,13 @@ def _words(results: StudyResults, name: str, above: str, around: str, below: str
     return {"above": above, "around": around, "below": below}[side_of_zero(entry)]
 
 
-def _claim(results: StudyResults, name: str) -> str | None:
-    entry = judged_claims(results).get(name)
-    if entry is None:
-        return None
-    return f"{format_interval(entry)}, {entry['verdict']}"
-
-
 def _mean(results: StudyResults, variant: str, *fields: str) -> str | None:
-    changes: dict[str, str | tuple[str, ...]] = dict(field.split("=", 1) for field in fields)
+    changes: dict[str, Any] = {}
+    for field in fields:
+        name, _, value = field.partition("=")
+        changes[name] = value
     if "kinds" in changes:
-        changes["kinds"] = tuple(str(changes["kinds"]).split(","))
+        changes["kinds"] = tuple(changes["kinds"].split(","))
     means = results.means(Quantity(variant, **changes))
     if not means:
         return None
@@ -99,14 +95,14 @@ def _learned(results: StudyResults, variant: str) -> str | None:
 
 
 def _trainings(results: StudyResults, experiment: str) -> str | None:
-    return str(len(results.seeds(experiment))) if results.seeds(experiment) else None
+    return str(len(results.seeds(experiment)) or "") or None
 
 
 def _grid(results: StudyResults, name: str) -> str | None:
     tuning = results.study["tuning"]
     if tuning is None or name not in tuning["grid"]:
         return None
-    return ", ".join(f"{value:g}" for value in tuning["grid"][name])
+    return ", ".join(map("{:g}".format, tuning["grid"][name]))
 
 
 def _clips(results: StudyResults, name: str, field: str) -> str | None:
@@ -140,7 +136,6 @@ _PLACEHOLDERS: dict[str, Callable[..., str | None]] = {
     "table": _table,
     "difference": _difference,
     "words": _words,
-    "claim": _claim,
     "mean": _mean,
     "option": _option,
     "learned": _learned,
@@ -164,7 +159,6 @@ def fill(text: str, results: StudyResults) -> str:
               the sentence around it relies on the interval lying "above" 0, "below" it or "around" it;
             - `words NAME ABOVE AROUND BELOW`: the one that fits the place of the interval, so that a sentence says
               what the results say;
-            - `claim NAME`: a claim named in advance with its interval and its verdict;
             - `mean VARIANT KEY=VALUE ...`: a mean, by default of R@1, with fields of [`Quantity`], quoted where they
               contain a space;
             - `option VARIANT NAME`: an option of its own score, as trained, the same in all trainings;
@@ -206,11 +200,12 @@ def write_page(results: StudyResults, page: Path) -> None:
 
 def _line(axes: Any, points: dict[float, tuple[float, ...]], variant: str, colour: str) -> None:
     """Draw the mean of the trainings at each place, and every training as a dot."""
-    measured = {place: values for place, values in points.items() if values}
-    means = [statistics.fmean(values) for values in measured.values()]
-    axes.plot(list(measured), means, "o-", color=colour, label=variant_name(variant))
-    for place, values in measured.items():
-        axes.plot([place] * len(values), values, ".", color=colour, alpha=0.4)
+    means = {}
+    for place, values in points.items():
+        if values:
+            means[place] = statistics.fmean(values)
+            axes.plot([place] * len(values), values, ".", color=colour, alpha=0.4)
+    axes.plot(list(means), list(means.values()), "o-", color=colour, label=variant_name(variant))
 
 
 def plot(results: StudyResults, path: Path) -> None:
@@ -234,7 +229,7 @@ def plot(results: StudyResults, path: Path) -> None:
         (panels[1], "0.5", "half of the clips masked"),
     ):
         for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
-            points = {}
+            points: dict[float, tuple[float, ...]] = {}
             for level, name in results.levels().items():
                 points[level] = results.means(Quantity(variant, experiment=name, masked=masked))
             _line(axes, points, variant, colour)
@@ -245,7 +240,7 @@ def plot(results: StudyResults, path: Path) -> None:
     if has_curves:
         for colour, (variant, points) in zip(COLOURS, curves.items(), strict=False):
             _line(panels[2], points, variant, colour)
-        labels = ["∞" if value == float("inf") else f"{value:g}" for value in TEMPERATURES]
+        labels = [f"{value:g}".replace("inf", "∞") for value in TEMPERATURES]
         panels[2].set_xticks(range(len(labels)), labels)
         panels[2].set_title("SCALAR's score on embeddings of", fontsize=10)
         panels[2].set_xlabel("temperature of weights")

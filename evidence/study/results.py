@@ -11,6 +11,7 @@ them.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,11 @@ class StudyResults:
     @cached_property
     def version(self) -> int:
         """The version of the study: 4 says of each fit whether it is kept."""
-        scores = [entry for run in self.study["runs"] for entry in run["scores"]]
-        return 4 if any("fits" in entry for entry in scores) else 3
+        for run in self.study["runs"]:
+            for entry in run["scores"]:
+                if "fits" in entry:
+                    return 4
+        return 3
 
     @property
     def numbers(self) -> str:
@@ -141,11 +145,12 @@ class StudyResults:
 
     @cached_property
     def _rows(self) -> dict[tuple[str, ...], dict[int, bytes]]:
-        found: dict[tuple[str, ...], dict[int, bytes]] = {}
+        """The ranks of each training by the names of everything else."""
+        names = itemgetter("experiment", "variant", "clips", "score", "numbers", "masked", "direction")
+        rows: dict[tuple[str, ...], dict[int, bytes]] = {}
         for row in pq.read_table(self.folder / RANKS).to_pylist():
-            names = ("experiment", "variant", "clips", "score", "numbers", "masked", "direction")
-            found.setdefault(tuple(row[name] for name in names), {})[row["seed"]] = row["ranks"]
-        return found
+            rows.setdefault(names(row), {})[row["seed"]] = row["ranks"]
+        return rows
 
     def on_each_set(self, quantity: Quantity) -> list[Quantity]:
         """Return a quantity on each set of clips that is pooled for it."""
@@ -169,7 +174,8 @@ class StudyResults:
             key = (experiment, variant, quantity.clips, score, numbers, quantity.masked, quantity.direction)
             by_seed = self._rows.get(key)
             if by_seed:
-                return np.stack([np.frombuffer(by_seed[seed], dtype=np.uint8) for seed in sorted(by_seed)])
+                seeds = sorted(by_seed)
+                return np.stack([np.frombuffer(by_seed[seed], dtype=np.uint8) for seed in seeds])
         return _NOTHING
 
     def values(self, quantity: Quantity) -> np.ndarray:
@@ -267,10 +273,10 @@ class StudyResults:
         """Return the seeds of training of an experiment."""
         return sorted({run["seed"] for run in self.study["runs"] if run["experiment"] == experiment})
 
-    def settings(self, variant: str, name: str) -> list[Any]:
+    def settings(self, variant: str, name: str) -> tuple[Any, ...]:
         """Return a setting of each training of a variant in the main comparison, without those that have none."""
-        runs = self._compared(variant)
-        return [run["settings"][name] for run in runs if run["settings"].get(name) is not None]
+        values = [run["settings"].get(name) for run in self._compared(variant)]
+        return tuple(value for value in values if value is not None)
 
     def entries(self, variant: str, score: str | None, numbers: str) -> list[dict[str, Any]]:
         """Return what is stored about the numbers of a score, by default a variant's own, for each training of the

@@ -37,6 +37,7 @@ _SCORES = (
     "scalar", "uniform", "mean", "max", "rank_fusion", "gram", "gram_span", *CORRECTED, "hypergram", "pmrl", "video",
     "audio", "subtitle",
 )  # fmt: skip
+_VOLUMES = ("gram_span", *CORRECTED)
 _ABSENT = "–"
 _END = "†"
 _WAYS = (("T→V", "text_to_video"), ("V→T", BACK))
@@ -58,36 +59,47 @@ def _headings(shown: Sequence[Column]) -> list[tuple[str, str]]:
     return [(group, heading) for group, heading, _ in shown]
 
 
-def _cells(results: StudyResults, quantity: Quantity, shown: Sequence[Column]) -> list[Cell]:
-    """The means of a quantity in every column."""
-    return [Cell(results.means(replace(quantity, **changes))) for _, _, changes in shown]
+def _add_row(rows: list[Row], results: StudyResults, keys: Sequence[str], quantity: Quantity, shown: Sequence[Column]):
+    """Add the means of a quantity in every column, behind the keys; nothing if no column was measured."""
+    cells = [Cell(results.means(replace(quantity, **changes))) for _, _, changes in shown]
+    if any(cell.values for cell in cells):
+        rows.append([*keys, *cells])
 
 
-def _own_scores(results: StudyResults, shown: Sequence[Column], variants: Sequence[str] = _METHODS) -> list[Row]:
-    """A row for each variant that was measured, with its own score."""
+def _own_scores(results: StudyResults, shown: Sequence[Column]) -> list[Row]:
+    """A row for each method that was measured, with its own score."""
     rows: list[Row] = []
-    for variant in variants:
-        cells = _cells(results, Quantity(variant), shown)
-        if any(cell.values for cell in cells):
-            rows.append([variant_name(variant), *cells])
+    for variant in _METHODS:
+        _add_row(rows, results, [variant_name(variant)], Quantity(variant), shown)
     return rows
+
+
+def _interval(results: StudyResults, name: str) -> str:
+    """A described difference in a cell."""
+    entry = described_differences(results).get(name)
+    return _ABSENT if entry is None else format_interval(entry)
+
+
+def _masked(rate: str) -> str:
+    return f"{100 * float(rate):g} % masked"
 
 
 def _score_title(score: str) -> str:
     return variant_name(score) if score in CORRECTED else method_title(score)
 
 
-def _number_kept(results: StudyResults, variant: str, score: str | None = None, numbers: str = FITTED_ALL) -> str:
+def _number_kept(results: StudyResults, variant: str, score: str | None = None) -> str:
     """How many numbers the fits that are kept have; several where trainings differ."""
     if results.version < 4 or score == ROUTER:
         return _ABSENT
     counts = set()
     for entry in results.entries(variant, score, FITTED_ALL):
-        kept = [fit["count"] for fit in entry["fits"] if fit["kept"]]
-        counts.add(sum(kept))
-    if not counts or numbers != FITTED_ALL:
-        return "0"
-    return " or ".join(str(count) for count in sorted(counts))
+        count = 0
+        for fit in entry["fits"]:
+            if fit["kept"]:  # at most one is
+                count = fit["count"]
+        counts.add(count)
+    return " or ".join(map(str, sorted(counts))) or "0"
 
 
 def _of_trainings(results: StudyResults) -> str:
@@ -109,7 +121,7 @@ def named_table(results: StudyResults) -> Table:
         if entry is None or beside is None:
             rows.append([claim.sentence, *[_ABSENT] * 4, "not measured"])
             continue
-        where = ", ".join(sets[name] for name in entry["sets"])
+        where = ", ".join(map(sets.__getitem__, entry["sets"]))
         p_value = "< 0.001"
         if entry["adjusted"] >= 0.001:
             p_value = f"{entry['adjusted']:.3f}"
@@ -153,12 +165,11 @@ def gains_table(results: StudyResults) -> Table:
         best = results.best_modality(own)
         if best is None:
             continue
-        gains = []
-        for ending in ("", "-0.5", "-0.9"):
-            entry = described_differences(results).get(f"gain-{variant}{ending}")
-            gains.append(_ABSENT if entry is None else format_interval(entry))
         alone = Cell(results.means(replace(own, score=best)))
-        rows.append([variant_name(variant), Cell(results.means(own)), method_title(best), alone, *gains])
+        cells = [Cell(results.means(own)), method_title(best), alone]
+        for ending in ("", "-0.5", "-0.9"):
+            cells.append(_interval(results, f"gain-{variant}{ending}"))
+        rows.append([variant_name(variant), *cells])
     note = f"R@1 in percent, text to video, {results.numbers}"
     if results.version < 4:
         note += ", test clips of seed 0; gains are those of both sets of clips where a method was trained on both"
@@ -177,31 +188,33 @@ def main_table(results: StudyResults) -> Table:
             (way, AS_TRAINED, of_way | {"numbers": AS_TRAINED}),
             (way, FITTED_ALL, of_way),
             (way, "R@10", of_way | {"at": 10}),
-            (way, "masked", of_way | {"masked": "0.5"}),
         ]
     variants: list[Row] = []
     for variant in RECIPES:
-        cells = _cells(results, Quantity(variant), shown)
-        if cells[1].values:
-            variants.append([variant_name(variant), _number_kept(results, variant), *cells])
-    others = [("gram", "gram_span"), *(("gram", score) for score in CORRECTED)]
-    for score in ("gram_span", "gram", *CORRECTED, "rank_fusion", *MODALITIES, ROUTER):
-        others.append(("scalar", score))
+        keys = variant_name(variant), _number_kept(results, variant)
+        _add_row(variants, results, keys, Quantity(variant), shown)
+    # Volumes of GRAM's embeddings, corrected by numbers of a clip alone, are the strongest rivals.
     beside: list[Row] = []
-    for variant, score in others:
-        cells = _cells(results, Quantity(variant, score), shown)
-        if any(cell.values for cell in cells):
-            title = f"{_score_title(score)}, {variant_name(variant)}'s embeddings"
-            if score == ROUTER:
-                title = "router that knows the kind of caption"
-            beside.append([title, _number_kept(results, variant, score), *cells])
+    for variant, scores in {"gram": _VOLUMES, "scalar": ("gram", *_VOLUMES, "rank_fusion", *MODALITIES)}.items():
+        for score in scores:
+            keys = (
+                f"{_score_title(score)}, {variant_name(variant)}'s embeddings",
+                _number_kept(results, variant, score),
+            )
+            _add_row(beside, results, keys, Quantity(variant, score), shown)
+    router = Quantity(score=ROUTER)
+    _add_row(beside, results, ["router that knows the kind of caption", _ABSENT], router, shown)
     note = (
         f"R@1 in percent unless MRR@10, the mean of both directions, or R@10 is named; {_of_trainings(results)}. "
         "Fitted: numbers that were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, "
-        "nor has a single modality. Masked: half of the clips lose one modality, fitted."
+        "nor has a single modality."
     )
     if results.version > 3:
-        note += " Numbers: how many are in the fit that is kept; with 0 fitted is as trained."
+        note += (
+            " Numbers: how many are in the fit that is kept; with 0 fitted is as trained. Corrected: with an exponent "
+            "on the determinant of the clip's own modalities (−1 for the span distance) and a constant for each that "
+            "is missing, which leave the order of captions as it is."
+        )
     columns = [*_columns("variant", "numbers"), *_headings(shown)]
     return Table("main", "Main comparison", note, columns, [variants, beside], 1)
 
@@ -215,7 +228,9 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
         for name in GRID:
             tried = [trial["settings"][name] for trial in method["trials"]]
             value = method["chosen"][name]
-            mark = _END if value in (min(tried), max(tried)) else ""
+            mark = ""
+            if value in (min(tried), max(tried)):
+                mark = _END
             settings[variant].append(f"{value:g}{mark}")
     return settings
 
@@ -231,8 +246,9 @@ def short_table(results: StudyResults) -> Table:
     settings = _settings(results)
     rows: list[Row] = []
     for variant in _METHODS:
-        keys = variant_name(variant), ", ".join(settings.get(variant, [_ABSENT]))
-        rows.append([*keys, _number_kept(results, variant), *_cells(results, Quantity(variant), shown)])
+        chosen = ", ".join(settings.get(variant, [_ABSENT]))
+        keys = variant_name(variant), chosen, _number_kept(results, variant)
+        _add_row(rows, results, keys, Quantity(variant), shown)
     note = "R@1"
     if results.version > 3:
         note = "MRR@10 (mean of both directions, fitted) and R@1"
@@ -250,64 +266,40 @@ def short_table(results: StudyResults) -> Table:
     return Table("short", "Main comparison in short", note, columns, [rows], 2)
 
 
-def volumes_table(results: StudyResults) -> Table:
-    """Volumes with numbers of a clip alone beside SCALAR's score."""
-    shown: list[Column] = [("", "MRR@10", _MRR), ("", "T→V", {}), ("", "V→T", {"direction": BACK})]
-    shown.append(("", "T→V, complete", {"clips": "complete"}))
-    blocks: list[list[Row]] = []
-    for variant in ("gram", "scalar"):
-        rows: list[Row] = []
-        for score in ("gram", *CORRECTED, "gram_span", "scalar"):
-            cells = _cells(results, Quantity(variant, score), shown)
-            number = _number_kept(results, variant, score)
-            rows.append([variant_name(variant), _score_title(score), number, *cells])
-        blocks.append(rows)
-    note = (
-        "MRR@10 of both directions and R@1 in percent, fitted. Corrected: plus an exponent on the determinant of the "
-        "clip's own modalities and a constant for each that is missing; the span distance has the exponent −1. "
-        "Neither depends on the query, and neither changes the ranks of captions."
-    )
-    columns = [*_columns("embeddings of", "score", "numbers"), *_headings(shown)]
-    return Table("volumes", "Volumes corrected for arity", note, columns, blocks, 2)
-
-
 def curve_table(results: StudyResults) -> Table:
     """SCALAR's score at several temperatures of its weights."""
+    shown: list[Column] = []
+    for value in TEMPERATURES:
+        shown.append(("temperature", f"{value:g}", {"numbers": f"temperature {value:g}"}))
     rows: list[Row] = []
     for variant in ("scalar", "scalar_01", "gram"):
         for words, changes in (("MRR@10", _MRR), ("T→V", {}), ("V→T", {"direction": BACK})):
-            cells = []
-            for value in TEMPERATURES:
-                quantity = Quantity(variant, "scalar", f"temperature {value:g}")
-                cells.append(Cell(results.means(replace(quantity, **changes))))
-            if any(cell.values for cell in cells):
-                rows.append([variant_name(variant), words, *cells])
-    note = (
-        "MRR@10 of both directions and R@1 in percent by SCALAR's score; at an infinite temperature weights are equal."
-    )
-    columns = [*_columns("embeddings of", ""), *(("temperature", f"{value:g}") for value in TEMPERATURES)]
+            _add_row(rows, results, [variant_name(variant), words], Quantity(variant, "scalar", **changes), shown)
+    note = "MRR@10 of both directions and R@1 in percent by SCALAR's score; infinite: the weights are equal."
+    columns = [*_columns("embeddings of", ""), *_headings(shown)]
     return Table("curve", "The temperature of weights", note, columns, [rows], 2)
 
 
 def masks_table(results: StudyResults) -> Table:
     """SCALAR's lead where some clips lose a modality, and the sign test over sets of clips and masks."""
+    columns = _columns("", "nothing masked", *map(_masked, RATES), "ahead", "p")
     rows: list[Row] = []
     for variant in BASELINES:
-        cells: list[str] = []
+        cells = []
         wins = losses = 0
         for masked in ("nothing", *RATES):
             name = f"lead-{variant}" if masked == "nothing" else f"lead-{variant}-{masked}"
-            entry = described_differences(results).get(name)
-            cells.append(_ABSENT if entry is None else format_interval(entry))
+            cells.append(_interval(results, name))
+            # One cell of the sign test for each set of clips that was measured under this mask.
             for experiment in SETS:
                 own = Quantity(numbers=results.numbers, experiment=experiment, masked=masked)
-                means = [results.means(replace(own, variant=each)) for each in ("scalar", variant)]
-                if not all(means):
+                ours = results.means(own)
+                theirs = results.means(replace(own, variant=variant))
+                if not ours or not theirs:
                     continue
-                # A tie counts against the claim, as in the paper.
-                if statistics.fmean(means[0]) > statistics.fmean(means[1]):
+                if statistics.fmean(ours) > statistics.fmean(theirs):
                     wins += 1
-                else:
+                else:  # a tie counts against the claim, as in the paper
                     losses += 1
         if wins + losses:
             sign = f"{wins} of {wins + losses}", f"{sign_test(wins, losses):.2g}"
@@ -317,22 +309,17 @@ def masks_table(results: StudyResults) -> Table:
         "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p "
         "describes."
     )
-    columns = [*_columns("", "nothing masked"), *(("", f"{100 * float(rate):g} % masked") for rate in RATES)]
-    return Table("masks", "Masked clips", note, [*columns, *_columns("ahead", "p")], [rows], 1)
+    return Table("masks", "Masked clips", note, columns, [rows], 1)
 
 
 def ladder_table(results: StudyResults) -> Table:
     """What each modality adds to the picture."""
-    titles = {HIDDEN[1]: "picture", HIDDEN[0]: "picture and sound", "nothing": "all three"}
     shown: list[Column] = []
-    for masked, title in titles.items():
+    for title, masked in (("picture", HIDDEN[1]), ("picture and sound", HIDDEN[0]), ("all three", "nothing")):
         shown.append(("", title, {"masked": masked, "numbers": results.numbers}))
-    rows = []
-    for title, *cells in _own_scores(results, shown):
-        if sum(bool(cell.values) for cell in cells) > 1:
-            rows.append([title, *cells])
-    note = f"R@1 in percent, text to video, {results.numbers}: what all clips have besides it is left out."
-    return Table("ladder", "One, two and three modalities", note, [*_columns("method"), *_headings(shown)], [rows], 1)
+    note = f"R@1 in percent, text to video, {results.numbers}; what clips have besides these modalities is left out."
+    columns = [*_columns("method"), *_headings(shown)]
+    return Table("ladder", "One, two and three modalities", note, columns, [_own_scores(results, shown)], 1)
 
 
 def attribution_table(results: StudyResults, direction: str = "text_to_video") -> Table:
@@ -372,9 +359,8 @@ def views_table(results: StudyResults) -> Table:
     rows: list[Row] = []
     for clips, where in VIEWS.items():
         for variant in ("scalar", "no_masked_views"):
-            cells = _cells(results, Quantity(variant, experiment=f"views-{clips}"), shown)
-            if any(cell.values for cell in cells):
-                rows.append([where, variant_name(variant), *cells])
+            own = Quantity(variant, experiment=f"views-{clips}")
+            _add_row(rows, results, [where, variant_name(variant)], own, shown)
     note = "R@1 in percent unless R@10 is named, the test clips of the main comparison, fitted."
     columns = [*_columns("training clips", "variant"), *_headings(shown)]
     return Table("views", "Masked views", note, columns, [rows], 1)
@@ -403,7 +389,7 @@ def arity_table(results: StudyResults) -> Table:
         for numbers in (AS_TRAINED, FITTED_ALL):
             shown.append((title, numbers, {"clips": clips, "numbers": numbers}))
     rows = _own_scores(results, shown)
-    rows.append(["PMRL's score, GRAM's embeddings", *_cells(results, Quantity("gram", "pmrl"), shown)])
+    _add_row(rows, results, ["PMRL's score, GRAM's embeddings"], Quantity("gram", "pmrl"), shown)
     note = (
         "R@1 in percent, text to video. As many at random: the mean over all galleries of so many of the test clips, "
         "computed from each rank without drawing, so that the size of a gallery is not taken for its arity."
@@ -421,8 +407,7 @@ def sharing_table(results: StudyResults) -> Table:
     rows: list[Row] = []
     for variant in ("scalar", "scalar_uniform", "gram"):
         for masked, words in {"nothing": "nothing masked", "0.5": "half masked"}.items():
-            cells = _cells(results, Quantity(variant, masked=masked), shown)
-            rows.append([variant_name(variant), words, *cells])
+            _add_row(rows, results, [variant_name(variant), words], Quantity(variant, masked=masked), shown)
     note = "R@1 in percent, text to video, fitted; every column has training, validation and test clips of its own."
     columns = [*_columns("variant", ""), *_headings(shown)]
     return Table("sharing", "How much modalities share", note, columns, [rows], 2)
@@ -469,10 +454,11 @@ def settings_table(results: StudyResults) -> Table:
     settings = _settings(results)
     rows: list[Row] = []
     for variant, method in tuning["methods"].items():
-        reached = [trial[measure] for trial in method["trials"] if trial[measure] is not None]
-        learned = Cell(tuple(results.settings(variant, "learned_temperature")), digits=3)
-        best = Cell(tuple(sorted(reached)[-1:]))
-        rows.append([variant_name(variant), *settings[variant], learned, best])
+        learned = Cell(results.settings(variant, "learned_temperature"), digits=3)
+        best = 0.0
+        for trial in method["trials"]:
+            best = max(best, trial[measure] or 0.0)
+        rows.append([variant_name(variant), *settings[variant], learned, Cell((best,))])
     note = (
         f"Chosen by the mean {title} of both directions on validation clips; ablations have SCALAR's. {_END}: an end "
         "of what was tried. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn "
@@ -487,33 +473,36 @@ def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
     shown = []
     count = 0
     for name in _OPTIONS:
-        values = [np.atleast_1d(fit["options"][name]) for fit in fits if name in fit["options"]]
-        means = np.mean(values, axis=0) if values else ()
+        if name not in fits[0]["options"]:
+            shown.append(_ABSENT)
+            continue
+        means = np.mean([np.atleast_1d(fit["options"][name]) for fit in fits], axis=0)
         count += len(means)
-        shown.append(", ".join(f"{mean:.2f}" for mean in means) or _ABSENT)
-    kept = _ABSENT
-    gain = Cell()
-    if "gain" in fits[0]:
-        count = fits[0]["count"]
-        kept = f"{sum(fit['kept'] for fit in fits)} of {len(fits)}"
-        gain = Cell(tuple(fit["gain"]["difference"] for fit in fits), signed=True)
-    return [str(count), kept, gain, *shown]
+        shown.append(", ".join(map("{:.2f}".format, means)))
+    if "gain" not in fits[0]:  # version 3 has one fit, and kept it always
+        return [str(count), _ABSENT, _ABSENT, *shown]
+    kept = 0
+    gains = []
+    for fit in fits:
+        kept += fit["kept"]
+        gains.append(fit["gain"]["difference"])
+    return [str(fits[0]["count"]), f"{kept} of {len(fits)}", Cell(tuple(gains), signed=True), *shown]
 
 
 def fitted_table(results: StudyResults) -> Table:
     """The fitted numbers, how many they are, what they gain on held-out clips, and how many fits are kept."""
     rows: list[Row] = []
-    scores: list[tuple[str, str | None]] = [(variant, None) for variant in _METHODS]
-    scores += [("gram", score) for score in ("gram_span", *CORRECTED)]
-    for variant, score in scores:
-        entries = results.entries(variant, score, FITTED_ALL)
-        title = variant_name(variant)
-        if score is not None:
-            title = f"{_score_title(score)}, {title}'s embeddings"
-        # Every training tried the same fits, in the same order.
-        tried = [entry.get("fits", [entry]) for entry in entries]
-        for fits in zip(*tried, strict=True):
-            rows.append([title, *_fit_row(fits)])
+    for variant in _METHODS:
+        for score in (None, *_VOLUMES):
+            if score is not None and variant != "gram":
+                continue
+            title = variant_name(variant)
+            if score is not None:
+                title = f"{_score_title(score)}, {title}'s embeddings"
+            # Every training tried the same fits, in the same order.
+            tried = [entry.get("fits", [entry]) for entry in results.entries(variant, score, FITTED_ALL)]
+            for fits in zip(*tried, strict=True):
+                rows.append([title, *_fit_row(fits)])
     note = "Means over trainings; scales and offsets of picture, sound and subtitle; how many numbers a fit has."
     if results.version > 3:
         note += (
@@ -533,19 +522,18 @@ def second_stage_table(results: StudyResults) -> Table:
             if direction == "text_to_video":
                 by_label.setdefault((run["label"], masked), []).append(run)
     rows: list[Row] = []
+    columns = _columns("training", "clips")
+    for way, _ in _WAYS:
+        columns += [(way, "first"), (way, "match"), (way, "fused")]
     for (label, masked), runs in by_label.items():
         cells: list[Cell] = []
         for _, direction in _WAYS:
             name = f"{direction}, {masked}"
-            values = [run["first"][name] for run in runs]
-            cells.append(Cell(tuple(values)))
+            cells.append(Cell(tuple(run["first"][name] for run in runs)))
             for rule in ("match", "fused"):
                 values = [run["staged"].get(f"{name}, {rule}") for run in runs]
                 cells.append(Cell(tuple(value for value in values if value is not None)))
         rows.append([variant_name(label), masked, *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
-    columns = _columns("training", "clips")
-    for way, _ in _WAYS:
-        columns += [(way, what) for what in ("first", "match", "fused")]
     note = (
         "R@1 in percent, first stage with the numbers of training; 50 candidates; fused with a weight chosen on "
         "validation clips. Masked: the share of clips that lose one modality. AUC: of matching, nothing masked."
@@ -560,7 +548,6 @@ TABLES: dict[str, Callable[[StudyResults], Table]] = {
     "differences": differences_table,
     "gains": gains_table,
     "paper": paper_table,
-    "volumes": volumes_table,
     "curve": curve_table,
     "masks": masks_table,
     "ladder": ladder_table,
