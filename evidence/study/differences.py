@@ -86,6 +86,7 @@ def with_interval(results: StudyResults, difference: Difference) -> dict[str, An
         `dict`: the output of [`~eval.protocol.statistics.pooled_interval`]; `sets`, the experiments behind it; and the
         difference's definition as `of`. `None` if a side was not measured.
     """
+    # Each set of clips has queries and trainings of its own, so the sets are bounded together, not averaged first.
     experiments = [quantity.experiment for quantity in results.on_each_set(difference.first)]
     if difference.pooled:
         experiments = list(SETS)
@@ -188,16 +189,19 @@ def _of_methods(numbers: str) -> list[Difference]:
     found = []
     for variant in BASELINES:
         title = f"SCALAR − {variant_name(variant)}"
+        # Among all clips, and where no clip lacks anything.
         for clips, words, ending in (("test", "all clips", ""), ("complete", "complete clips alone", "-complete")):
             fields = {"numbers": numbers, "clips": clips}
             pair = Quantity(**fields), Quantity(variant, **fields)
             found += _both(f"lead-{variant}{ending}", f"{title}, {numbers}, {words}", *pair, pooled=True)
+        # Under masks, and with other numbers than those that are compared.
         for rate in RATES:
             sentence = f"{title}, {numbers}, {100 * float(rate):g} % of the clips masked"
             found.append(_with_other(f"lead-{variant}-{rate}", sentence, variant, True, numbers=numbers, masked=rate))
         for used, ending in ((AS_TRAINED, "-plain"), ("fitted", "-fitted")):
             pair = Quantity(numbers=used), Quantity(variant, numbers=used)
             found += _both(f"lead-{variant}{ending}", f"{title}, {used}", *pair)
+    # Each set of clips by itself.
     for experiment in SETS:
         for variant in ("scalar_uniform", "gram"):
             pair = Quantity(experiment=experiment), Quantity(variant, experiment=experiment)
@@ -216,12 +220,14 @@ def _of_methods(numbers: str) -> list[Difference]:
 def _of_scores() -> list[Difference]:
     """Scores of the same embeddings, and embeddings with the same score."""
     found = []
+    # A lead may come from the score or from the embeddings: each with the other held fixed.
     for variant in ("scalar_uniform", "gram"):
         theirs = Quantity(variant, "scalar")
         sentence = f"SCALAR's score: SCALAR's embeddings − those of {variant_name(variant)}, fitted"
         found += _both(f"embeddings-{variant}", sentence, Quantity(), theirs)
         sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − its own, fitted"
         found += _both(f"score-{variant}", sentence, theirs, Quantity(variant))
+    # The span distance is the volume without the clip's own determinant.
     for numbers, ending in ((AS_TRAINED, ""), ("fitted", "-fitted")):
         for variant in ("scalar", "gram"):
             pair = Quantity(variant, "scalar", numbers), Quantity(variant, "gram_span", numbers)
@@ -261,6 +267,7 @@ def _of_gains(numbers: str) -> list[Difference]:
                 name += f"-{masked}"
                 sentence += f", {100 * float(masked):g} % of the clips masked"
             found.append(Difference(name, sentence, own, pooled=True))
+    # The paper states what ablations cost in aggregation gain; R@1 and MRR@10 stand beside it.
     for variant in ABLATIONS:
         title = f"SCALAR − {variant_name(variant)}"
         sentence = f"aggregation gain: {title}, {numbers}"
@@ -318,6 +325,7 @@ def _of_views() -> list[Difference]:
 def _of_captions(levels: dict[float, str]) -> list[Difference]:
     """Kinds of captions, clips that disagree, and how much modalities share."""
     found = []
+    # Only captions about one modality have an answer where modalities disagree.
     disagreeing: dict[str, Any] = {"kinds": ("single",), "clips": "disagree"}
     about = "captions about one modality, where modalities disagree"
     for variant in ("scalar_uniform", "gram"):
@@ -331,6 +339,7 @@ def _of_captions(levels: dict[float, str]) -> list[Difference]:
         for level, experiment in levels.items():
             sentence = f"{level:g} shared: {title}, fitted"
             found.append(_with_other(f"sharing-{level:g}-{variant}", sentence, variant, experiment=experiment))
+    # What the choice of a modality could gain: of captions about one, this one alone.
     for name, words in zip(MODALITIES, _WORDS, strict=True):
         alone = Quantity(score=name, about=name)
         sentence = f"captions about the {words}: {words} alone − SCALAR, same embeddings, fitted"

@@ -185,6 +185,7 @@ def reranked_lead(results: StudyResults, rate: str) -> dict[str, float] | None:
     Returns:
         `dict`: `difference`, `low` and `high`; `None` if a method has fewer than two trainings.
     """
+    # R@1 of each training by the match logits alone, as in the paper's table.
     reached: dict[str, list[float]] = {"scalar": [], "gram": []}
     for run in results.study["second_stage"]:
         value = run["staged"].get(f"text_to_video, {rate} masked, match")
@@ -206,6 +207,7 @@ def found_for(results: StudyResults, claim: PaperClaim) -> dict[str, Any] | None
     entry = described_differences(results).get(name)
     if entry is None or not claim.relative:
         return entry
+    # The paper gives some changes in percent of SCALAR's value.
     scale = 100 / fmean(results.means(entry["of"].first))
     return {name: scale * entry[name] for name in ("difference", "low", "high")}
 

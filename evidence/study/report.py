@@ -27,6 +27,7 @@ Every table below is computed from the files of this folder, by
 
 def report(results: StudyResults) -> str:
     """Return all tables with content, in Markdown."""
+    # Tables without a row are of what this version did not measure.
     parts = [_PREFACE]
     for make in TABLES.values():
         table = make(results)
@@ -68,6 +69,7 @@ def _words(results: StudyResults, name: str, above: str, around: str, below: str
 
 
 def _mean(results: StudyResults, variant: str, *fields: str) -> str | None:
+    # Fields of a quantity are words but for `kinds`, which is a list.
     changes: dict[str, Any] = {}
     for field in fields:
         name, _, value = field.partition("=")
@@ -175,6 +177,7 @@ def fill(text: str, results: StudyResults) -> str:
     """
 
     def filled(match: re.Match) -> str:
+        # Whatever is wrong with a placeholder is reported with its text.
         kind, *words = shlex.split(match.group(1))
         try:
             content = _PLACEHOLDERS[kind](results, *words)
@@ -213,6 +216,7 @@ def plot(results: StudyResults, path: Path) -> None:
     measured, MRR@10 by SCALAR's score against the temperature of its weights."""
     from matplotlib.figure import Figure
 
+    # The curve has a panel of its own, which version 3 lacks.
     curves = {}
     for variant in ("scalar", "scalar_01", "gram"):
         curves[variant] = {}
@@ -237,6 +241,7 @@ def plot(results: StudyResults, path: Path) -> None:
         axes.set_xlabel("share of what modalities say in common")
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("text-to-video R@1 (%)")
+    # Temperatures are spaced evenly: one is infinite.
     if has_curves:
         for colour, (variant, points) in zip(COLOURS, curves.items(), strict=False):
             _line(panels[2], points, variant, colour)
@@ -245,6 +250,7 @@ def plot(results: StudyResults, path: Path) -> None:
         panels[2].set_title("SCALAR's score on embeddings of", fontsize=10)
         panels[2].set_xlabel("temperature of weights")
         panels[2].set_ylabel("MRR@10, both directions (%)")
+    # The first two panels have the same lines, so they share a legend.
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     for axes in panels[::2]:

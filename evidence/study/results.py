@@ -167,6 +167,7 @@ class StudyResults:
         score that has no numbers to fit has those of its training."""
         experiment, variant = quantity.experiment, quantity.variant
         score = quantity.score or self._own.get((experiment, variant))
+        # HyperGRAM's score, for one, has nothing to fit.
         accepted = [quantity.numbers]
         if quantity.numbers == FITTED_ALL:
             accepted.append(AS_TRAINED)
@@ -182,6 +183,7 @@ class StudyResults:
         """Return the value of each query, in percent, `(trainings, queries)`; none if it was not measured. Of several
         sets of clips these are the values on the first."""
         quantity = self.on_each_set(quantity)[0]
+        # What is composed of other quantities comes first: a gain, both directions, galleries of another size.
         if quantity.gain:
             best = self.best_modality(quantity)
             if best is None:
@@ -196,6 +198,7 @@ class StudyResults:
         if quantity.clips == SAME_SIZE:
             return self._values_of_same_size(quantity)
 
+        # What remains is a function of each rank.
         ranks = self.ranks(quantity)
         if not ranks.size:
             return _NOTHING
@@ -217,6 +220,7 @@ class StudyResults:
         """The columns of the captions of some kinds."""
         if not quantity.kinds and quantity.about is None:
             return values
+        # Kinds are known of all test captions; those of complete clips are some of them, in the same order.
         clips = self._clips_of(quantity)
         counted = np.ones(len(clips["queries"]), dtype=bool)
         for row, (kind, *about) in enumerate(clips["queries"]):
@@ -238,6 +242,7 @@ class StudyResults:
     def best_modality(self, quantity: Quantity) -> str | None:
         """Return the modality that finds most by itself in the same embeddings, by the mean over trainings. `None` if
         the quantity or no single modality was measured."""
+        # By the same clips, masks and direction as the quantity itself.
         joint = replace(quantity, gain=False)
         means = {}
         for name in MODALITIES:

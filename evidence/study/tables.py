@@ -55,8 +55,9 @@ def _columns(*names: str) -> list[tuple[str, str]]:
     return [("", name) for name in names]
 
 
-def _headings(shown: Sequence[Column]) -> list[tuple[str, str]]:
-    return [(group, heading) for group, heading, _ in shown]
+def _with_keys(*keys: str, shown: Sequence[Column]) -> list[tuple[str, str]]:
+    """The headings of the keys of rows, then those of the quantities."""
+    return _columns(*keys) + [(group, heading) for group, heading, _ in shown]
 
 
 def _add_row(rows: list[Row], results: StudyResults, keys: Sequence[str], quantity: Quantity, shown: Sequence[Column]):
@@ -113,6 +114,7 @@ def _of_trainings(results: StudyResults) -> str:
 
 def named_table(results: StudyResults) -> Table:
     """The claims that were named in advance."""
+    # A claim that was not measured keeps its row: the family was named with it.
     rows: list[Row] = []
     sets = {"main": "seed 0", "repeated": "seed 1"}
     for claim in named_claims(results.numbers):
@@ -127,6 +129,7 @@ def named_table(results: StudyResults) -> Table:
             p_value = f"{entry['adjusted']:.3f}"
         shown = format_interval(entry), format_interval(beside)
         rows.append([claim.sentence, where, *shown, p_value, entry["verdict"]])
+    # Results of version 3 were known when the claims were named.
     note = f"Points of MRR@10, and of R@1 beside it, each the mean of both directions, all {results.numbers}"
     if results.version > 3:
         note += ", with the fit that clips held out from it keep"
@@ -162,6 +165,7 @@ def gains_table(results: StudyResults) -> Table:
     rows: list[Row] = []
     for variant in _METHODS:
         own = Quantity(variant, numbers=results.numbers)
+        # Which modality is best may differ from method to method.
         best = results.best_modality(own)
         if best is None:
             continue
@@ -215,7 +219,7 @@ def main_table(results: StudyResults) -> Table:
             "on the determinant of the clip's own modalities (−1 for the span distance) and a constant for each that "
             "is missing, which leave the order of captions as it is."
         )
-    columns = [*_columns("variant", "numbers"), *_headings(shown)]
+    columns = _with_keys("variant", "numbers", shown=shown)
     return Table("main", "Main comparison", note, columns, [variants, beside], 1)
 
 
@@ -226,6 +230,7 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
     for variant, method in tuning["methods"].items():
         settings[variant] = []
         for name in GRID:
+            # Trials beyond the grid count: an end that was passed is none.
             tried = [trial["settings"][name] for trial in method["trials"]]
             value = method["chosen"][name]
             mark = ""
@@ -237,6 +242,7 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
 
 def short_table(results: StudyResults) -> Table:
     """The main comparison in a few lines, for the README."""
+    # The main measure comes first; version 3 did not choose by it.
     shown: list[Column] = []
     if results.version > 3:
         shown = [("MRR@10", "all clips", _MRR), ("MRR@10", "complete clips", _MRR | {"clips": "complete"})]
@@ -262,7 +268,7 @@ def short_table(results: StudyResults) -> Table:
         f"Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end of what was "
         "tried."
     )
-    columns = [*_columns("method", "settings", "numbers"), *_headings(shown)]
+    columns = _with_keys("method", "settings", "numbers", shown=shown)
     return Table("short", "Main comparison in short", note, columns, [rows], 2)
 
 
@@ -276,7 +282,7 @@ def curve_table(results: StudyResults) -> Table:
         for words, changes in (("MRR@10", _MRR), ("T→V", {}), ("V→T", {"direction": BACK})):
             _add_row(rows, results, [variant_name(variant), words], Quantity(variant, "scalar", **changes), shown)
     note = "MRR@10 of both directions and R@1 in percent by SCALAR's score; infinite: the weights are equal."
-    columns = [*_columns("embeddings of", ""), *_headings(shown)]
+    columns = _with_keys("embeddings of", "", shown=shown)
     return Table("curve", "The temperature of weights", note, columns, [rows], 2)
 
 
@@ -314,11 +320,12 @@ def masks_table(results: StudyResults) -> Table:
 
 def ladder_table(results: StudyResults) -> Table:
     """What each modality adds to the picture."""
+    # From the picture alone upwards, as in the paper's table.
     shown: list[Column] = []
     for title, masked in (("picture", HIDDEN[1]), ("picture and sound", HIDDEN[0]), ("all three", "nothing")):
         shown.append(("", title, {"masked": masked, "numbers": results.numbers}))
     note = f"R@1 in percent, text to video, {results.numbers}; what clips have besides these modalities is left out."
-    columns = [*_columns("method"), *_headings(shown)]
+    columns = _with_keys("method", shown=shown)
     return Table("ladder", "One, two and three modalities", note, columns, [_own_scores(results, shown)], 1)
 
 
@@ -330,7 +337,7 @@ def attribution_table(results: StudyResults, direction: str = "text_to_video") -
     rows = _own_scores(results, shown)
     note = "R@1 in percent; rows: what trained the embeddings; columns: what scores them, with fitted numbers."
     title = f"Attribution, {direction.replace('_', ' ')}"
-    columns = [*_columns("embeddings of"), *_headings(shown)]
+    columns = _with_keys("embeddings of", shown=shown)
     return Table(f"attribution_{direction}", title, note, columns, [rows], 1)
 
 
@@ -343,7 +350,7 @@ def kinds_table(results: StudyResults) -> Table:
         shown.append(("", f"about {name} alone", {"about": name, "kinds": ("single",)}))
     for kind, words in KINDS.items():
         shown.append(("complete clips", f"about {words}", {"kinds": (kind,), "clips": "complete"}))
-    columns = [*_columns("variant"), *_headings(shown)]
+    columns = _with_keys("variant", shown=shown)
     rows = _own_scores(results, shown)
     return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.", columns, [rows], 1)
 
@@ -362,7 +369,7 @@ def views_table(results: StudyResults) -> Table:
             own = Quantity(variant, experiment=f"views-{clips}")
             _add_row(rows, results, [where, variant_name(variant)], own, shown)
     note = "R@1 in percent unless R@10 is named, the test clips of the main comparison, fitted."
-    columns = [*_columns("training clips", "variant"), *_headings(shown)]
+    columns = _with_keys("training clips", "variant", shown=shown)
     return Table("views", "Masked views", note, columns, [rows], 1)
 
 
@@ -370,6 +377,7 @@ def disagreement_table(results: StudyResults) -> Table:
     """Clips in which everything that a caption is not about comes from another clip."""
     shown: list[Column] = []
     for kind, words in KINDS.items():
+        # The same kind on both sets of clips, side by side.
         for heading, clips in (("agree", "test"), ("disagree", "disagree")):
             shown.append((f"about {words}", heading, {"kinds": (kind,), "clips": clips}))
     fitted = {"kinds": ("single",), "clips": "disagree", "numbers": AS_TRAINED}
@@ -377,12 +385,13 @@ def disagreement_table(results: StudyResults) -> Table:
     note = "R@1 in percent, text to video, fitted on clips that agree, unless as trained."
     if results.version > 3:
         note += " The gallery of clips that disagree is the smaller one."
-    columns = [*_columns("variant"), *_headings(shown)]
+    columns = _with_keys("variant", shown=shown)
     return Table("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
 
 
 def arity_table(results: StudyResults) -> Table:
     """Complete clips alone, next to the gallery of mixed arity and to random parts of it that are as large."""
+    # The middle columns have the size of the last and the arities of the first.
     titles = {"test": "all test clips", SAME_SIZE: "as many at random", "complete": "complete test clips alone"}
     shown: list[Column] = []
     for clips, title in titles.items():
@@ -394,7 +403,7 @@ def arity_table(results: StudyResults) -> Table:
         "R@1 in percent, text to video. As many at random: the mean over all galleries of so many of the test clips, "
         "computed from each rank without drawing, so that the size of a gallery is not taken for its arity."
     )
-    columns = [*_columns("variant"), *_headings(shown)]
+    columns = _with_keys("variant", shown=shown)
     return Table("arity", "Galleries of one arity", note, columns, [rows], 1)
 
 
@@ -409,7 +418,7 @@ def sharing_table(results: StudyResults) -> Table:
         for masked, words in {"nothing": "nothing masked", "0.5": "half masked"}.items():
             _add_row(rows, results, [variant_name(variant), words], Quantity(variant, masked=masked), shown)
     note = "R@1 in percent, text to video, fitted; every column has training, validation and test clips of its own."
-    columns = [*_columns("variant", ""), *_headings(shown)]
+    columns = _with_keys("variant", "", shown=shown)
     return Table("sharing", "How much modalities share", note, columns, [rows], 2)
 
 
@@ -420,7 +429,7 @@ def repeated_table(results: StudyResults) -> Table:
         for way, direction in _WAYS:
             shown.append((words, way, {"experiment": experiment, "direction": direction}))
     note = "R@1 in percent, fitted; settings of training are those that were chosen on the clips of seed 0."
-    columns = [*_columns("variant"), *_headings(shown)]
+    columns = _with_keys("variant", shown=shown)
     return Table("repeated", "The same on other clips", note, columns, [_own_scores(results, shown)], 1)
 
 
@@ -431,6 +440,7 @@ def ceilings_table(results: StudyResults) -> Table:
         clips = results.study["clips"].get(name)
         if clips is None:
             continue
+        # A perfect reader of a modality beside what SCALAR's embeddings reach with it.
         cells = []
         absent = []
         for score, reader in zip(("scalar", *MODALITIES), ("all", *MODALITIES), strict=True):
@@ -473,6 +483,7 @@ def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
     shown = []
     count = 0
     for name in _OPTIONS:
+        # Scores differ in what they have to fit.
         if name not in fits[0]["options"]:
             shown.append(_ABSENT)
             continue
@@ -515,6 +526,7 @@ def fitted_table(results: StudyResults) -> Table:
 
 def second_stage_table(results: StudyResults) -> Table:
     """The second stage after different trainings."""
+    # Every run has all masks: a row for each training and mask.
     by_label: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results.study["second_stage"]:
         for name in run["first"]:
