@@ -18,7 +18,7 @@ import typer
 from commands.errors import Commands, print_lines, print_message, run_command
 from commands.options import command_of
 
-from .addresses import TableAddress, is_address, open_searcher
+from .addresses import TableAddress, is_address
 from .settings import (
     CONDITIONS,
     TOKEN_VARIABLE,
@@ -30,6 +30,7 @@ from .settings import (
     RemoveConfig,
     ServeConfig,
     VerifyConfig,
+    open_searcher,
     read_token,
 )
 

@@ -1,7 +1,4 @@
-"""Where a gallery is: in a folder, published, or in a table of PostgreSQL, whose address is parsed here.
-
-The libraries that read it are loaded only when it is opened.
-"""
+"""The address of a table of PostgreSQL."""
 
 import re
 from dataclasses import dataclass
@@ -9,8 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from psycopg import sql
-
-    from gallery.searcher import Searcher
 
 _ADDRESS = re.compile(
     r"(?P<server>postgresql://(?:[\w.-]+@)?[^@/?#\s]*/[\w.-]+)"
@@ -73,27 +68,4 @@ def is_address(text: str) -> bool:
     return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
-def open_searcher(place: str, timeout: float = 60) -> "Searcher":
-    """
-    Open a gallery for searching.
-
-    Args:
-        place (`str`): a folder, a published gallery, or the address of a table, see [`TableAddress`].
-        timeout (`float`): seconds that a server of PostgreSQL has for an answer.
-
-    Raises:
-        FileNotFoundError: there is no gallery.
-        ValueError: the address is invalid, or something else is there.
-        OSError: the server does not answer.
-    """
-    # The libraries of PostgreSQL are an extra.
-    if is_address(place):
-        from .postgresql import Table, TableSearcher
-
-        return TableSearcher(Table(TableAddress.parse(place), timeout))
-    from gallery.gallery import Gallery
-
-    return Gallery.open(place).searcher
-
-
-__all__ = ["TableAddress", "is_address", "open_searcher"]
+__all__ = ["TableAddress", "is_address"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
@@ -17,6 +17,9 @@ from commands.extras import check_installed
 from commands.options import MODEL, READING, Given, Limit
 
 from .addresses import TableAddress, is_address
+
+if TYPE_CHECKING:
+    from gallery.searcher import Searcher
 
 LONGEST_SCENE = 60.0
 """Maximum length of a window that ends with a chapter or a scene, in seconds."""
@@ -39,6 +42,29 @@ _access = partial(Option, rich_help_panel="Access")
 def read_token() -> str | None:
     """Read the token from the environment, as other users can see command lines; `None` if there is none."""
     return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+
+
+def open_searcher(place: str, timeout: float = 60) -> "Searcher":
+    """
+    Open a gallery for searching.
+
+    Args:
+        place (`str`): a folder, a published gallery, or the address of a table, see
+            [`~search.addresses.TableAddress`].
+        timeout (`float`): seconds that a server of PostgreSQL has for an answer.
+
+    Raises:
+        FileNotFoundError: there is no gallery.
+        ValueError: the address is invalid, or something else is there.
+        OSError: the server does not answer.
+    """
+    if is_address(place):
+        from .postgresql import Table, TableSearcher
+
+        return TableSearcher(Table(TableAddress.parse(place), timeout))
+    from gallery.gallery import Gallery
+
+    return Gallery.open(place).searcher
 
 
 # Checks of arguments, which return what a command works with ---------------------------------------------------------
@@ -505,5 +531,6 @@ __all__ = [
     "ServeConfig",
     "TOKEN_VARIABLE",
     "VerifyConfig",
+    "open_searcher",
     "read_token",
 ]

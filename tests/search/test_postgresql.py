@@ -20,9 +20,10 @@ from gallery.filters import Filter
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
-from search.addresses import TableAddress, open_searcher
+from search.addresses import TableAddress
 from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
+from search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
