@@ -23,12 +23,32 @@ def test_the_page_on_reliability_has_the_promises_of_the_tests_each_once():
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.promises --write`"
 
 
-def test_each_place_to_look_first_is_in_its_file():
-    named = re.findall(r"`(\w+)`, `([\w/]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
-    assert len(named) >= 8
+def walks():
+    """The lines of each walk of CONTRIBUTING, by its title."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Where to look first\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    found = {}
+    for part in section.split("\n### ")[1:]:
+        title, _, steps = part.partition("\n")
+        found[title] = re.split(r"^\d+\. ", steps, flags=re.MULTILINE)[1:]
+    return found
+
+
+def test_each_walk_has_few_steps_through_files_that_are_there():
+    assert len(walks()) == 4
+    for title, steps in walks().items():
+        assert 5 <= len(steps) <= 10, title
+        for path in re.findall(r"`([\w/]+\.py)`", " ".join(steps)):
+            assert (ROOT / path).is_file(), f"{title}: there is no {path}"
+
+
+def test_what_contributing_names_in_a_file_is_defined_there():
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    named = re.findall(r"`([\w.]+)` (?:in |\()`([\w/]+\.py)`", text)
+    assert len(named) >= 25
     for name, path in named:
-        found = re.search(rf"^ *(?:def|class) {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
-        assert found, f"{path} has no {name}"
+        defined = rf"^ *(?:def|class) {name.rpartition('.')[2]}\b"
+        assert re.search(defined, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), f"{path} has no {name}"
 
 
 @pytest.mark.parametrize("tool", ["ruff", "typos"])
