@@ -39,7 +39,7 @@ _MIN_NORM = MIN_NORM[torch.float32]
 _SAMPLE, _LEAST_STRIDE = 2048, 16  # clips of a sample, which is at most one of so many clips
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 _CLIPS_AT_ONCE, _ON_A_DEVICE = 512, 16_384  # clips whose vectors are copied at a time
-_GRAMS_AT_ONCE = 64  # Gram matrices computed at a time, in cache
+_GRAMS_AT_ONCE = 16  # Gram matrices computed at a time, in cache
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 

@@ -44,9 +44,10 @@ from gallery.exact.blocks import (
 from gallery.exact.codes import rotation
 from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method, make_options
 
-_PRODUCTS, _NARROWEST = 2**18, 2048  # products of a modality computed at once, and the fewest clips
 _TILE = 2**18  # pairs whose bounds are computed at once, in cache
+_NARROWEST = 512  # fewest clips of a tile
 _DEVICE_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
+_GUESSED_AT_ONCE = 64  # texts whose thresholds are guessed at once, in cache
 _MORE = 64  # candidates in addition to twice the number of hits
 _SMALL = 2048.0  # scales the remainder of a float16 to the size of the number
 # Clips scored and searched at once, for few queries and for many: their scores stay in cache.
@@ -98,13 +99,16 @@ def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.n
     if len(rows) < rank:
         return np.full(len(coded.codes), -math.inf)
     mask = block.modality_mask[rows]
-    products = torch.stack([torch._int_mm(coded.codes, some.T) for some in codes])  # (M, Q, S)
-    cosines = options.calibrated(products * (coded.scale[:, None] * block.code_facts[0, rows]), dim=0)
-    cosines = cosines * mask.T[:, None]
-    scores = closed_form(cosines, mask, block.gram[rows], options.query_temperature, block.min_norm)
-    scores = scores.masked_fill(~block.allowed[rows], -math.inf).numpy()
-    scores.partition(len(rows) - rank, axis=1)
-    return scores[:, -rank].astype(np.float64)
+    there = mask.T[:, None]
+    found = []
+    scales = coded.scale[:, None].split(_GUESSED_AT_ONCE)
+    for texts, scale in zip(coded.codes.split(_GUESSED_AT_ONCE), scales, strict=True):
+        products = torch.stack([torch._int_mm(texts, some.T) for some in codes])  # (M, Q, S)
+        cosines = options.calibrated(products * (scale * block.code_facts[0, rows]), dim=0) * there
+        scores = closed_form(cosines, mask, block.gram[rows], options.query_temperature, block.min_norm)
+        scores = scores.masked_fill(~block.allowed[rows], -math.inf)
+        found.append(scores.topk(rank).values[:, -1])
+    return torch.cat(found).double().numpy()
 
 
 def _screened(
@@ -140,30 +144,27 @@ def _screened(
     reach = np.where(reach > 0, reach**2, -1.0).astype(np.float32)[:, None]
 
     # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
-    width = max(_PRODUCTS // num_queries, _NARROWEST)
-    step = max(_TILE // num_queries, 1)
-    memory = torch.empty(number, num_queries * width, dtype=torch.int32)
-    other = torch.empty(number, num_queries * step)
+    width = max(_TILE // num_queries, _NARROWEST)
+    memory = torch.empty(number, num_queries * min(width, len(block)), dtype=torch.int32)
     queries, rows, squares, first = [], [], [], 0
     for codes in block.codes:
         for some in zip(*(matrix.split(width) for matrix in codes.codes), strict=True):
+            clips = slice(first, first + len(some[0]))
             products = memory[:, : num_queries * len(some[0])].view(number, num_queries, -1)
-            for clips, into in zip(some, products, strict=True):
-                torch._int_mm(coded.codes, clips.T, out=into)
-            for part in products.split(step, dim=2):
-                clips = slice(first, first + part.shape[2])
-                upper = other[:, : num_queries * part.shape[2]].view(part.shape).copy_(part)
-                for m, values in enumerate(upper):
-                    torch.addcmul(lost[m], values, factor[m, clips], out=values)
-                    torch.addcmul(values, inverse_scale, level[m, clips], out=values).clamp_(min=0)
-                bounds = spanned_bounds(upper, block.inverse[..., clips], never[clips]).numpy()
-                # NumPy compares several times as fast as torch, which compares one by one.
-                pairs = np.flatnonzero(bounds >= reach)
-                of_queries, places = np.divmod(pairs, bounds.shape[1])
-                queries.append(of_queries)
-                rows.append(places + first)
-                squares.append(bounds.ravel()[pairs])
-                first = clips.stop
+            upper = products.view(torch.float32)  # in the same memory
+            for m, matrix in enumerate(some):
+                torch._int_mm(coded.codes, matrix.T, out=products[m])
+                values = upper[m].copy_(products[m])
+                torch.addcmul(lost[m], values, factor[m, clips], out=values)
+                torch.addcmul(values, inverse_scale, level[m, clips], out=values).clamp_(min=0)
+            bounds = spanned_bounds(upper, block.inverse[..., clips], never[clips]).numpy()
+            # NumPy compares several times as fast as torch, which compares one by one.
+            pairs = np.flatnonzero(bounds >= reach)
+            of_queries, places = np.divmod(pairs, bounds.shape[1])
+            queries.append(of_queries)
+            rows.append(places + first)
+            squares.append(bounds.ravel()[pairs])
+            first = clips.stop
     queries = np.concatenate(queries)
     order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
     queries = queries[order]

@@ -146,9 +146,9 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(data):
 def test_tiles_and_the_size_of_the_sample_change_nothing(find, monkeypatch):
     monkeypatch.setattr(ranking, "_TILE_ON_CPU", 18_000)
     monkeypatch.setattr(ranking, "_MORE", 0)
-    monkeypatch.setattr(ranking, "_PRODUCTS", 1)
-    monkeypatch.setattr(ranking, "_NARROWEST", 512)
-    monkeypatch.setattr(ranking, "_TILE", 25 * 100)
+    monkeypatch.setattr(ranking, "_NARROWEST", 100)
+    monkeypatch.setattr(ranking, "_TILE", 1)
+    monkeypatch.setattr(ranking, "_GUESSED_AT_ONCE", 7)
     monkeypatch.setattr("gallery.exact.blocks._GRAMS_AT_ONCE", 7)
     monkeypatch.setattr("gallery.exact.blocks._CLIPS_AT_ONCE", 11)
     monkeypatch.setattr("gallery.exact.blocks._SAMPLE", 128)
