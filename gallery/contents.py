@@ -278,14 +278,15 @@ class Contents(Described):
             names.append(window)
         # Whole names come first.
         candidates = []
+        endings = []
         for known in names:
+            endings.append(f"/{known}")
             candidates += [known, os.path.join(self.root or "", known), os.path.realpath(known)]
         for candidate in candidates:
             if self._find_row(candidate) >= 0:
                 return candidate
         # Then ends of names, of which one must match.
         clip_ids = self.clips.column("clip_id")
-        endings = [f"/{known}" for known in names]
         matches = clip_ids.filter(_ends_with(clip_ids, endings))
         if len(matches) == 1:
             return matches[0].as_py()

@@ -54,7 +54,8 @@ def _read_json(path: Path) -> tuple[list[str], list[Row]]:
         content = json.loads(text, **options)
         if not isinstance(content, list):
             raise ValueError(f"expected a list of objects, one per row, got {type(content).__name__}")
-        rows = [(f"row {number}", row) for number, row in enumerate(content, start=1)]
+        for number, row in enumerate(content, start=1):
+            rows.append((f"row {number}", row))
     else:
         # Not `splitlines`, which also splits at characters that may occur within a text.
         for number, line in enumerate(text.split("\n"), start=1):

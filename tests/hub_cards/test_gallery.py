@@ -200,7 +200,7 @@ def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_le
     assert "unreadable (1 clip):\n\n- gone.mp4: it is" in card
     found = Gallery.open(tmp_path / "staged")
     assert found.clip_ids == names
-    media = {found.media_of(place) for place in found.places_of(names)}
+    media = {found.own_media_of(place, None) for place in found.places_of(names)}
     assert media == {str(tmp_path / "staged/media/a/talk.mp4"), str(tmp_path / "staged/media/b.mp4")}
 
 
@@ -216,7 +216,7 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
     here, there = Gallery.open(tmp_path / "gallery"), Gallery.open(tmp_path / "staged")
     assert set(there.files) == {"broken.mp4", *names}
     for name, place in zip(names, there.places_of(names), strict=True):
-        path = there.media_of(place)
+        path = there.own_media_of(place, None)
         known = there.files[name]
         assert known == replace(here.files[str(tmp_path / "videos" / name)], path=name) and is_as_known(path, known)
 
@@ -322,7 +322,7 @@ def test_a_gallery_is_opened_by_its_address(tmp_path, hub):
     opened = Gallery.open("hf://datasets/user/gallery")
     assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), vectors)
     assert not (opened.path / "media").exists()  # before it is asked for
-    path = Path(opened.media_of(opened.places_of(names)[1]))
+    path = Path(opened.own_media_of(opened.places_of(names)[1], None))
     assert path.read_bytes() == (tmp_path / "videos" / names[1]).read_bytes() and not path.is_symlink()
     commit = hub.api().dataset_info("user/gallery").sha
     assert Gallery.open(Path(f"hf://datasets/user/gallery@{commit}")).path == opened.path
