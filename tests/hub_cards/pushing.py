@@ -4,17 +4,19 @@ from hub_cards import adapter, gallery, metric, model, space
 from hub_cards.publishing import push
 from hub_cards.settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
 
+LICENCE = {"license": "mit"}  # without one, the Hub warns of the card
+
 
 def push_model(source, name, api=None, **options):
-    return push(ModelPush(folder=source, name=name, **options), model.KIND, api)
+    return push(ModelPush(folder=source, name=name, **LICENCE | options), model.KIND, api)
 
 
 def push_adapter(source, name, api=None, **options):
-    return push(AdapterPush(folder=source, name=name, **options), adapter.KIND, api)
+    return push(AdapterPush(folder=source, name=name, **LICENCE | options), adapter.KIND, api)
 
 
 def push_gallery(source, name, api=None, **options):
-    return push(GalleryPush(folder=source, name=name, **options), gallery.KIND, api)
+    return push(GalleryPush(folder=source, name=name, **LICENCE | options), gallery.KIND, api)
 
 
 def push_metric(source, name, api=None, **options):

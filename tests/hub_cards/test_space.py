@@ -34,8 +34,8 @@ def published(hub, tmp_path, model_dir):
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "low.wav").write_bytes(wav(tone(16_000, 200)))
     index_folder(IndexConfig(paths=[tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery"))
-    push_model(model_dir, "user/model", license="mit")
-    push_gallery(tmp_path / "gallery", "user/gallery", license="mit", media=True)
+    push_model(model_dir, "user/model")
+    push_gallery(tmp_path / "gallery", "user/gallery", media=True)
     return SimpleNamespace(api=hub.api())
 
 
