@@ -222,7 +222,7 @@ class ScalarSearch:
         self.modalities = tuple(model.config.modalities)
         self._corpus: _Texts | _Gallery
 
-        # What mteb shows of a model; it separates results of different settings by `experiment_kwargs`.
+        # What mteb records of a model; it separates results of different settings by `experiment_kwargs`.
         size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         experiment = dict(self.score_options)
         if rerank_depth is not None:
@@ -281,8 +281,6 @@ class ScalarSearch:
             "loader_kwargs": {"model_path": str(model_path)},
             "reference": reference,
         }
-        if identity.base is not None and not identity.base.is_folder:
-            fields["adapted_from"] = identity.base.name
         return cls(model, processor, name or default_name, **fields | options)
 
     def index(self, corpus: Dataset, *, task_metadata: Any, encode_kwargs: dict[str, Any], **kwargs: Any) -> None:

@@ -1,5 +1,5 @@
 """AVCaps (Sudarsanam et al., 2025): clips with captions by people who only heard the sound, only saw the frames, or
-had both. This is the kind of a caption, which tells how a query should be weighed.
+had both. This is the kind of a caption: which modalities a query is about.
 
 The annotation is `<split>_captions.json`, lists of captions by clip id. `GPT_AV_captions`, which a language model
 wrote from the other captions, do not describe observations of a clip and are not used.

@@ -468,7 +468,7 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
         first of several), `weight_<modality>` of each modality (of that clip for this query), `decided` (the modality
         of the largest weight), and `rank_<method>` (of the best-ranked clip that the query describes).
     """
-    # The first pair of each query (Q,): a query that describes several clips is shown with the first of them.
+    # The first pair of each query (Q,): of several clips that a query describes, the table has the first.
     queries = embeddings.pairs[:, 0]
     first = torch.full((len(embeddings.query_ids),), len(queries))
     first.scatter_reduce_(0, queries, torch.arange(len(queries)), "amin")

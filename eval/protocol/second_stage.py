@@ -114,15 +114,15 @@ def match_logits(
         clips (`Sequence[dict]`): from [`group_rows`].
         captions (`list[str]`): the texts.
         requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `clips`, and the view of
-            the clip that is shown ([`clip_views`]).
+            the clip that is read ([`clip_views`]).
         batch_size (`int`): clips whose features are held at once. Changes speed and memory, not results.
         pair_batch_size (`int`): pairs per forward pass. Changes speed and memory, not results.
 
     Returns:
-        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is shown.
+        `torch.FloatTensor` of shape `(requests,)` on the CPU: the log-odds of a match; NaN where nothing is read.
 
     Raises:
-        ValueError: `requests` names a caption or clip that does not exist, or shows a modality that a clip lacks, the
+        ValueError: `requests` names a caption or clip that does not exist, or reads a modality that a clip lacks, the
             model has no cross-attention, or as in [`embed_dataset`].
     """
     if device is not None:
