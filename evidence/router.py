@@ -29,6 +29,7 @@ def route(
     Raises:
         ValueError: there are no methods or no queries, or not one rank for each query.
     """
+    # Ranks and groups are of the same queries.
     numbers = {method: len(ranks) for method, ranks in ranks_on_validation.items()}
     if set(numbers.values()) != {len(groups_of_validation)} or not len(groups_of_validation):
         raise ValueError(
@@ -46,9 +47,10 @@ def route(
         rows_of.setdefault(group, []).append(row)
     chosen = {group: best(rows) for group, rows in rows_of.items()}
     overall = best(range(len(groups_of_validation)))
+    of_test = []
     for group in groups_of_test:
-        chosen.setdefault(group, overall)
-    return chosen, [chosen[group] for group in groups_of_test]
+        of_test.append(chosen.setdefault(group, overall))
+    return chosen, of_test
 
 
 __all__ = ["route"]

@@ -60,8 +60,8 @@ def _is_answer(question: Mapping[str, Any], hit: Mapping[str, Any], folder: Path
     if hit["start"] is None:
         return False  # the whole film
     # The last window has no end.
-    films = {item["path"]: item for item in read_contents()["files"]}
-    titles = [chapter["title"] for chapter in films[question["file"]]["chapters"]]
+    (film,) = (item for item in read_contents()["files"] if item["path"] == question["file"])
+    titles = [chapter["title"] for chapter in film["chapters"]]
     middle = CHAPTER_SECONDS * (titles.index(question["chapter"]) + 0.5)
     return hit["start"] <= middle and (hit["stop"] is None or middle < hit["stop"])
 

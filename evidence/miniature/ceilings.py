@@ -34,23 +34,24 @@ class _Factor:
                 self.options.append(list(VOCABULARY[modality][name]))
 
         # Every combination of attributes is a state: a row of the places of its values in the options.
-        sizes = [len(column) for column in self.options]
+        sizes = list(map(len, self.options))
         self.states = np.indices(sizes).reshape(len(sizes), -1).T  # (states, attributes)
 
         # What each modality expresses in every state.
-        self.expressed = {}
+        expressed = []
         for modality in modalities:
             found = []
             for combination in product(*self.options):
                 attributes = dict(zip(self.names, combination, strict=True))
                 own = {name: attributes[modality, name] for name in names_of(factor, modality)}
                 found.append(expressed_value(factor, modality, own))
-            self.expressed[modality] = np.array(found, dtype=object)
+            expressed.append(found)
+        self.expressed = np.array(expressed, dtype=object)  # (modalities, states)
 
         # A shared value is drawn first, then one of the states in which all modalities express it.
         self.probabilities = np.full(len(self.states), (1 - shared) / len(self.states))
         for value in values:
-            together = np.logical_and.reduce([found == value for found in self.expressed.values()])
+            together = (self.expressed == value).all(axis=0)
             self.probabilities[together] += shared / len(values) / together.sum()
 
     def holds(self, claims: _Claims) -> np.ndarray:
@@ -58,7 +59,7 @@ class _Factor:
         true = np.ones(len(self.states), dtype=bool)
         for claim in claims:
             if len(claim) == 2:  # about the factor itself: true if any modality expresses the value
-                true &= np.logical_or.reduce([found == claim[1] for found in self.expressed.values()])
+                true &= (self.expressed == claim[1]).any(axis=0)
             else:
                 column = self.names.index(claim[:2])
                 true &= self.states[:, column] == self.options[column].index(claim[2])
@@ -134,7 +135,10 @@ def _shares(clips: Sequence[MiniatureClip], modality: str | None, shared: float)
             for fact in clip.facts:
                 clips_of.setdefault(fact, np.zeros(len(clips), dtype=bool))[number] = True
         # All clips of which the caption is true tie.
-        ties = [np.logical_and.reduce([clips_of[claim] for claim in query.claims]).sum() for query in clips]
+        ties = []
+        for query in clips:
+            are_true = [clips_of[claim] for claim in query.claims]
+            ties.append(np.logical_and.reduce(are_true).sum())
         return 1 / np.array(ties)
     probabilities = _probabilities(clips, modality, shared)
     own = probabilities.diagonal()[:, None]

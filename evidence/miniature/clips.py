@@ -248,7 +248,10 @@ def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
 # Content of a caption ------------------------------------------------------------------------------------------------
 
 
-_FACTOR_OF = {(modality, name): factor for factor, modality in _EXPRESSED for name in names_of(factor, modality)}
+_FACTOR_OF: dict[_Name, str] = {}
+for _factor, _modality in _EXPRESSED:
+    for _name in names_of(_factor, _modality):
+        _FACTOR_OF[_modality, _name] = _factor
 
 
 def _bits(names: Sequence[_Name], concepts: dict[str, str], shared: dict[str, str]) -> float:
@@ -283,6 +286,7 @@ def _enough(
 ) -> list[_Name]:
     """Add attributes in random order to the first ones, until they are specific enough."""
     mentioned = list(first)
+    # One at a time: what a caption tells depends on all of it.
     for place in rng.permutation(len(names)):
         if _bits(mentioned, concepts, shared) >= _BITS:
             break
@@ -343,6 +347,8 @@ def _draw_shared(
         if bits[own] == _BITS or len(concepts) == 1:
             break
         concepts.popitem()
+
+    # Add only as much as is needed; concepts are in the order of factors again.
     mentions = _grouped(_enough(possible[own], [], concepts, shared, rng), attributes)
     return {factor: concepts[factor] for factor in FACTORS if factor in concepts}, mentions
 
@@ -402,8 +408,10 @@ def _still_shared(shared: dict[str, str], attributes: Attributes) -> dict[str, s
     """Return the values of factors that at least two of the modalities express."""
     kept = {}
     for factor, value in shared.items():
-        expressed = [expressed_value(factor, modality, values) for modality, values in attributes.items()]
-        if expressed.count(value) > 1:
+        count = 0
+        for modality, values in attributes.items():
+            count += expressed_value(factor, modality, values) == value
+        if count > 1:
             kept[factor] = value
     return kept
 
@@ -475,7 +483,7 @@ def _draw_evidence_caption(clip: MiniatureClip, rng: np.random.Generator) -> Min
     if kind in present:
         about = [kind]
     elif kind == "mixed" and present:
-        # One kind of evidence, with one or two other modalities.
+        # One of the clip's texts, with one or two other modalities.
         about = [_choice(rng, present)]
         others = [name for name in clip.attributes if name not in about]
         about += _shuffled(rng, others)[: 1 + int(rng.integers(2))]
@@ -505,7 +513,7 @@ def _with_evidence(clips: list[MiniatureClip], evidence: Sequence[str], seed: tu
 def _disagreeing(clip: MiniatureClip, shared: float, rng: np.random.Generator) -> MiniatureClip:
     """Take what the caption does not describe from another clip, whose modalities share values as usual."""
     other, _ = _draw_attributes(shared, rng)
-    replaced = [modality for modality in clip.attributes if modality in other and modality not in clip.about]
+    replaced = set(clip.attributes).intersection(other).difference(clip.about)
     attributes = clip.attributes | {modality: other[modality] for modality in replaced}
     subtitle = clip.subtitle
     if "subtitle" in replaced:
@@ -521,6 +529,9 @@ def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
     for number, (modality, values) in enumerate(clip.attributes.items()):
         rng = np.random.default_rng((*clip.key, number))
         mentions = _draw_mentions({modality: values}, {}, [modality], rng)
+        texts = dict.fromkeys(clip.texts)
+        if modality in texts:
+            texts[modality] = clip.texts[modality]
         views.append(
             replace(
                 clip,
@@ -531,7 +542,7 @@ def views_alone(clip: MiniatureClip) -> list[MiniatureClip]:
                 concepts={},
                 caption=_compose({}, mentions, clip.attributes, rng),
                 subtitle=clip.subtitle if modality == "subtitle" else None,
-                texts={name: text if name == modality else None for name, text in clip.texts.items()},
+                texts=texts,
                 view=modality,
             )
         )

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -113,12 +112,12 @@ def _manifest(
     counts = {}
     ceilings = {}
     for split, drawn in clips.items():
-        present = Counter()
+        absent[split] = dict.fromkeys(vocabulary, 0)
+        counts[split] = dict.fromkeys(kinds, 0)
         for clip in drawn:
-            present.update(clip.attributes.keys())
-        absent[split] = {modality: len(drawn) - present[modality] for modality in vocabulary}
-        of_kind = Counter(clip.kind for clip in drawn)
-        counts[split] = {kind: of_kind[kind] for kind in kinds}
+            counts[split][clip.kind] += 1
+            for modality in vocabulary.keys() - clip.attributes.keys():
+                absent[split][modality] += 1
         ceilings[split] = {}
         for modality in (None, *vocabulary):
             ceilings[split][modality or "all"] = recall_ceilings(drawn, kinds, modality, settings["shared"])
@@ -173,6 +172,7 @@ def generate(
     Raises:
         ValueError: there is no such evidence, or the folder holds anything but this set.
     """
+    # The settings are the identity of a set: the same ones give the same set.
     counts = {"num_train": num_train, "num_validation": num_validation, "num_test": num_test}
     unknown = set(evidence) - set(EVIDENCE)
     if unknown:
@@ -191,6 +191,7 @@ def generate(
     if partial.exists():
         logger.warning("Removing %s, left by an interrupted run.", partial)
         shutil.rmtree(partial)
+    # Draw all clips, then render them.
     clips = {}
     for split in SPLITS:
         clips[split] = draw_split(seed, split, counts[f"num_{split}"], **options)
@@ -203,7 +204,8 @@ def generate(
         lines = []
         for clip in drawn:
             views = views_alone(clip) if alone else []
-            lines += [json.dumps(row.row()) + "\n" for row in (clip, *views)]
+            for row in (clip, *views):
+                lines.append(json.dumps(row.row()) + "\n")
         content = "".join(lines).encode()
         (partial / f"{split}.jsonl").write_bytes(content)
         hashes[f"{split}.jsonl"] = hashlib.sha256(content).hexdigest()

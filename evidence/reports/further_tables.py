@@ -97,6 +97,7 @@ def ceilings_table(results: RunResults) -> MetricsTable:
 
 def weights_table(results: RunResults) -> MetricsTable:
     """Return a table of what each masking rate leaves of the gallery, and which modality the queries rely on."""
+    # Group, field of a result and decimals of each quantity; each has a column for every modality.
     quantities = (("clips", "presence", 0), ("weight", "mean_weight", 2), ("decided", "decided", 0))
     cells = list(product(quantities, modalities_of(results)))
 
@@ -128,7 +129,7 @@ def galleries_table(results: RunResults) -> MetricsTable:
         depths = set()
         for seeds in labels.values():
             for other in seeds.values():
-                depths |= {entry["depth"] for entry in other["two_stage"]}
+                depths.update(entry["depth"] for entry in other["two_stage"])
         counts = [retrieval["num_queries"], retrieval["num_clips"], retrieval["num_pairs"]]
         counts += [len(run.get("left_out", [])), len(run.get("problems", []))]
         cells = [Cell((count,), digits=0) for count in counts]
@@ -150,6 +151,7 @@ def separation_table(results: RunResults) -> MetricsTable:
         if not diagnostic and not fusion:
             continue
         seed = "" if run["seed"] is None else str(run["seed"])
+        # A dash stands for what was not measured.
         row = [benchmark_name(run["benchmark"]), label_name(run["label"]), seed]
         for name, places in digits.items():
             row.append(Cell.of(diagnostic.get(name), digits=places))

@@ -111,6 +111,7 @@ def changes(ours: Mapping[int | None, float], theirs: Mapping[int | None, float]
     Without a shared seed, a single run, such as a released checkpoint, is compared with every seed of the other side;
     two disjoint sets of seeds give the difference of their means.
     """
+    # The seeds that both sides have, as far as there are any.
     shared = [seed for seed in ours if seed in theirs]
     if shared:
         return [ours[seed] - theirs[seed] for seed in shared]
@@ -172,6 +173,7 @@ def row_of(columns: Sequence[Column], seeds: Seeds, method: str | None = None) -
 
 def count(row: Row) -> int:
     """Return the number of seeds of a row, which may lack some seeds of its label."""
+    # Texts of a row have no seeds.
     counts = [0]
     for cell in row:
         if isinstance(cell, Cell):
@@ -197,6 +199,7 @@ def margin_row(columns: Sequence[Column], ours: Seeds, theirs: Seeds) -> Row:
 
 def _published_row(columns: Sequence[Column], numbers: Sequence[float | str | Cell | None]) -> Row:
     """Return the paper's numbers for our columns; it may have fewer."""
+    # What is a text or a cell already stays as it is.
     row = []
     for column, number in zip_longest(columns, numbers):
         if not isinstance(number, (str, Cell)):
@@ -209,6 +212,7 @@ def _published_margin(columns: Sequence[Column], rows: Published) -> dict[str, R
     """Return the margin between the two rows that the paper prints in its tables of missing modalities."""
     if len(rows) != 2:
         return {}
+    # Only columns of measures have a margin, and only if the paper has both numbers.
     (name, ours), (_, theirs) = rows.items()
     row = []
     for column, one, other in zip(columns, ours, theirs, strict=True):
@@ -234,6 +238,7 @@ def label_table(
     Labels without measurements are left out, and so is a benchmark without labels. The paper's values are for test
     sets, and shown only next to these.
     """
+    # Readers of margins need to know how they were taken.
     if margins and results.baseline is not None:
         note += " Margins are taken seed by seed, over n of them."
     base = results.baseline
@@ -250,7 +255,7 @@ def label_table(
         if not block:
             continue
 
-        # Our margins, which may have fewer seeds.
+        # Our margins over the baseline, which may have fewer seeds.
         if margins and base in measured:
             for label, seeds in measured.items():
                 if label != base:
@@ -260,10 +265,13 @@ def label_table(
         # The paper's rows, without a number of seeds.
         if first_run(labels)["split"] == "test":
             theirs = published(benchmark)
-            rows = {row_name: _published_row(columns, numbers) for row_name, numbers in theirs.items()}
+            rows = {}
+            for row_name, numbers in theirs.items():
+                rows[row_name] = _published_row(columns, numbers)
             if margins:
                 rows |= _published_margin(columns, theirs)
-            block += [(row_name, "", row) for row_name, row in rows.items()]
+            for row_name, row in rows.items():
+                block.append((row_name, "", row))
         blocks.append([[benchmark_name(benchmark), row_name, str(n), *row] for row_name, n, row in block])
     return MetricsTable(name, title, note, KEYS + headings(columns), blocks, len(KEYS))
 

@@ -61,8 +61,14 @@ def _beside(
 
 def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
     """Return the paper's values at these masking rates."""
+    # Ours may be other rates than the paper's.
     by_rate = dict(zip(paper.RATES, numbers, strict=True))
     return [by_rate.get(rate) for rate in rates]
+
+
+def _columns_at(rates: Sequence[float], measure_at: Callable[[float], Measure], signed: bool = False) -> list[Column]:
+    """Return a column for each masking rate."""
+    return [Column("", percent(rate), measure_at(rate), signed=signed) for rate in rates]
 
 
 # The paper's tables -------------------------------------------------------------------------------------------------
@@ -70,6 +76,7 @@ def _at_rates(rates: Sequence[float], numbers: Numbers) -> list[float | None]:
 
 def retrieval_table(results: RunResults) -> MetricsTable:
     """Table 1: both stages and both directions of every label on every benchmark."""
+    # Both stages, each in both directions.
     columns = []
     for stage, measure_of in (("1-stage", first_stage), ("2-stage", two_stage)):
         for direction, arrow in _DIRECTIONS.items():
@@ -105,7 +112,7 @@ def transfer_first_stage_table(results: RunResults) -> MetricsTable:
 def missing_table(results: RunResults) -> MetricsTable:
     """Table 3: first-stage R@1 of each label's own score when clips lose a modality, with margins."""
     rates = rates_of(results)
-    columns = [Column("", percent(rate), first_stage(R1, rate)) for rate in rates]
+    columns = _columns_at(rates, partial(first_stage, R1))
     published = _beside(results, paper.MISSING, partial(_at_rates, rates))
     note = "Text-to-video R@1 of the first stage, each label's own score; columns: clips that lose one modality."
     return label_table(
@@ -117,8 +124,12 @@ def components_table(results: RunResults) -> MetricsTable:
     """Table S3: the strongest single pathway, the joint score on the same embeddings, and the gain between them."""
 
     def pathways(seeds: Seeds) -> str:
-        found = (rate_entry(run, 0.0).get("best_pathway", {}).get("method", "") for run in seeds.values())
-        return "/".join(dict.fromkeys(found))
+        # Seeds may differ in their strongest pathway.
+        methods = {}
+        for run in seeds.values():
+            best = rate_entry(run, 0.0).get("best_pathway", {})
+            methods[best.get("method", "")] = None
+        return "/".join(methods)
 
     columns = [
         Column("", "best pathway", text=pathways),
@@ -144,7 +155,7 @@ def gain_table(results: RunResults) -> MetricsTable:
 
 def gain_missing_table(results: RunResults) -> MetricsTable:
     """The numbers of Figure 2: the aggregation gain when clips lose a modality."""
-    columns = [Column("", percent(rate), gain(rate), signed=True) for rate in rates_of(results)]
+    columns = _columns_at(rates_of(results), gain, signed=True)
     note = "R@1 of each label's own score minus that of its strongest single pathway under the same masks."
     title = "Aggregation gain under missing modalities (Figure 2)"
     return label_table(results, "gain_missing", title, note, columns)
@@ -156,7 +167,11 @@ def _means(results: RunResults, label: str, benchmarks: Sequence[str], measure: 
     for benchmark in benchmarks:
         for seed, number in values(results.runs[benchmark][label], measure).items():
             numbers.setdefault(seed, []).append(number)
-    return {seed: statistics.mean(found) for seed, found in numbers.items() if len(found) == len(benchmarks)}
+    means = {}
+    for seed, found in numbers.items():
+        if len(found) == len(benchmarks):
+            means[seed] = statistics.mean(found)
+    return means
 
 
 def ablation_table(results: RunResults) -> MetricsTable:
@@ -209,14 +224,18 @@ def ablation_table(results: RunResults) -> MetricsTable:
         row = [Cell(rows.get(name, ())) for rows in rows_of.values()]
         two_stages, *gains = (None, None, None)
         if complete:
-            key = next(key for key, variant in paper.VARIANTS.items() if name.endswith(f": {variant}"))
-            two_stages, *gains = paper.ABLATION_MEANS[key]
+            # A row is named "paper: VARIANT", or so for a mean.
+            for variant, means in paper.ABLATION_MEANS.items():
+                if name.endswith(f": {paper.VARIANTS[variant]}"):
+                    two_stages, *gains = means
         # The paper has no changes of the first stage.
         row += [Cell.of(number, signed=True) for number in (two_stages, None, *gains)]
         theirs.append([name, "", *row])
 
-    groups = [("two-stage R@1", benchmark_name(benchmark)) for benchmark in results.runs]
-    columns = [*ungrouped("label", "n"), *groups, *ungrouped(*measures)]
+    columns = ungrouped("label", "n")
+    for benchmark in results.runs:
+        columns.append(("two-stage R@1", benchmark_name(benchmark)))
+    columns += ungrouped(*measures)
     note = (
         f"Labels that begin with no_ or w/o against {label_name(reference)}; a Δ is taken seed by seed and "
         "is a mean over benchmarks. The row of the reference holds its gains, not changes."
@@ -228,7 +247,9 @@ def two_stage_missing_table(results: RunResults, policy: str) -> MetricsTable:
     """Table S4: two-stage R@1 when clips lose a modality, with margins and the cosine of the video alone at 90 %."""
     rates = set()
     for run in results.all_runs():
-        rates |= {entry["rate"] for entry in run["two_stage"] if entry["policy"] == policy}
+        for entry in run["two_stage"]:
+            if entry["policy"] == policy:
+                rates.add(entry["rate"])
     rates = sorted(rates)
 
     def video(seeds: Seeds) -> Cell:
@@ -239,8 +260,9 @@ def two_stage_missing_table(results: RunResults, policy: str) -> MetricsTable:
                 measured[seed] = run
         return Cell(tuple(values(measured, first_stage(R1, 0.9), "video").values()))
 
-    columns = [Column("", percent(rate), two_stage(R1, rate, policy)) for rate in rates]
+    columns = _columns_at(rates, lambda rate: two_stage(R1, rate, policy))
     columns.append(Column("", "video cosine at 90 %", text=video))
+    # The paper's cross-encoder gets zero states for what is masked.
     table = paper.TWO_STAGE_MISSING if policy == "zeros" else {}
     published = _beside(results, table, lambda numbers: [*_at_rates(rates, numbers[:-1]), numbers[-1]])
     note = (
@@ -269,10 +291,12 @@ def ladder_table(results: RunResults) -> MetricsTable:
     """Table S5: first-stage R@1 with one set of modalities for the whole gallery."""
     # The sets of modalities of all ladders, from small to large.
     steps = []
+    sets = []
     for benchmark, labels in results.runs.items():
         for step in _steps(first_run(labels)):
             steps.append((benchmark_name(benchmark), step))
-    sets = sorted(dict.fromkeys(tuple(step["modalities"]) for _, step in steps), key=len)
+            sets.append(tuple(step["modalities"]))
+    sets = sorted(dict.fromkeys(sets), key=len)
 
     # Initials stand for modalities if they differ.
     names = dict.fromkeys(chain.from_iterable(sets))
@@ -285,12 +309,18 @@ def ladder_table(results: RunResults) -> MetricsTable:
 
     def change(run: Run, method: str | None = None) -> float | None:
         """The change from the smallest set to the largest."""
-        recalls = [in_part("ladder", modalities=step["modalities"])(run, method) for step in _steps(run)]
+        recalls = []
+        for step in _steps(run):
+            measure = in_part("ladder", modalities=step["modalities"])
+            recalls.append(measure(run, method))
         if not recalls or None in (recalls[0], recalls[-1]):
             return None
         return recalls[-1] - recalls[0]
 
-    columns = [Column("", short(modalities), in_part("ladder", modalities=list(modalities))) for modalities in sets]
+    # A column for each set; the last column starts at the smallest one, which has a name if it is the same everywhere.
+    columns = []
+    for modalities in sets:
+        columns.append(Column("", short(modalities), in_part("ladder", modalities=list(modalities))))
     firsts = {short(modalities[:1]) for modalities in sets}
     first = firsts.pop() if len(firsts) == 1 else "first"
     columns.append(Column("", f"Δ {first}→all", change, signed=True))
@@ -313,6 +343,7 @@ def ladder_table(results: RunResults) -> MetricsTable:
 
 def classification_table(results: RunResults) -> MetricsTable:
     """Table S6: class labels as queries; each clip ranks them, first stage."""
+    # The own score first, then other scores of the same embeddings.
     methods = (None, *modalities_of(results), "uniform")
     columns = []
     for method in methods:
@@ -384,7 +415,7 @@ def _sign_row(claim: str, cells: str, wins: int, ties: int, losses: int) -> Row:
 
 def sign_table(results: RunResults) -> MetricsTable:
     """Sign tests of "Statistical Support": margins over the baseline in Table 3, negative gains in Table 4."""
-    columns = [Column("", "", first_stage(R1, rate)) for rate in rates_of(results)]
+    columns = _columns_at(rates_of(results), partial(first_stage, R1))
     base = results.baseline
     rows = []
     for label in results.all_labels():

@@ -13,6 +13,7 @@ from evidence.reports import paper
 Seeds = Mapping[int | None, Run]
 """The runs of one label on one benchmark."""
 
+# The keys of labels and benchmarks, by the paper's names.
 _KEYS = {name: key for key, name in (paper.VARIANTS | paper.BENCHMARKS).items()}
 
 
@@ -122,6 +123,7 @@ def load_results(
         FileNotFoundError: a path does not exist.
         ValueError: a file is not a result, results are not comparable, or no run has a chosen label.
     """
+    # Benchmarks, labels and seeds in order.
     found = sorted(_read(paths).values(), key=_order)
     runs: dict[str, dict[str, dict[int | None, Run]]] = {}
     for run in found:

@@ -102,6 +102,7 @@ class MetricsTable:
 
     def filled(self) -> "MetricsTable":
         """Return the table without the columns that are empty in every row, as one block."""
+        # Keys always stay.
         kept = list(range(self.num_keys))
         for index in range(self.num_keys, len(self.columns)):
             texts = {str(row[index]) for row in self.rows}
@@ -129,6 +130,7 @@ class MetricsTable:
 
 def markdown(table: MetricsTable) -> str:
     """Format a Markdown table whose columns are aligned in plain text, too."""
+    # Column by column, because all cells of one have the same width.
     columns = []
     for index, column in enumerate(zip(table.headings, *table.readable_rows(), strict=True)):
         heading, *cells = [cell.replace("|", r"\|") for cell in column]

@@ -94,13 +94,15 @@ def make_clips(num_clips: int, num_modalities: int, dim: int) -> tuple[torch.Ten
 def run_in_turn(methods: dict[str, tuple[Callable, slice]], *data: torch.Tensor) -> dict[str, list[float]]:
     """CPU seconds of each method in each round except the first, extrapolated to all clips."""
     texts, modalities, mask = data
-    times = {name: [] for name in methods}
-    for _ in range(ROUNDS + 1):
+    times = {}
+    for number in range(ROUNDS + 1):
         for name, (method, part) in methods.items():
             start = time.process_time()
             method(texts, modalities[part], mask[part])
-            times[name].append((time.process_time() - start) * len(modalities) / len(modalities[part]))
-    return {name: values[1:] for name, values in times.items()}
+            seconds = (time.process_time() - start) * len(modalities) / len(modalities[part])
+            if number > 0:  # the first round warms up
+                times.setdefault(name, []).append(seconds)
+    return times
 
 
 def print_row(label: str, values: list[float], floor: list[float]) -> None:

@@ -51,13 +51,15 @@ MINIATURE_LENGTHS = (28, 16)
 
 def measure(methods: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
     """Return the CPU seconds of each method in each round, in turns, after a warm-up round."""
-    times = {name: [] for name in methods}
-    for _ in range(rounds + 1):
+    times = {}
+    for number in range(rounds + 1):
         for name, method in methods.items():
             start = time.process_time()
             method()
-            times[name].append(time.process_time() - start)
-    return {name: values[1:] for name, values in times.items()}
+            seconds = time.process_time() - start
+            if number > 0:
+                times.setdefault(name, []).append(seconds)
+    return times
 
 
 def median_ratio(times: list[float], reference: list[float]) -> float:
@@ -342,11 +344,13 @@ def compare_features(
     trainer, pixels = make_miniature_step("paper", targets, folder, batch_size)
     step = TimedStep(trainer)
     batches = {"pixels": pixels, "features": with_features(trainer, pixels)}
-    steps = {name: [] for name in batches}
-    for _ in range(rounds + 1):
+    steps = {}
+    for number in range(rounds + 1):
         for name, batch in batches.items():
-            steps[name].append(step(batch))
-    return {name: values[1:] for name, values in steps.items()}
+            parts = step(batch)
+            if number > 0:  # the first round warms up
+                steps.setdefault(name, []).append(parts)
+    return steps
 
 
 def compare_frozen(targets: SemanticTargets, folder: Path, batch_size: int) -> dict[str, int]:
@@ -411,7 +415,9 @@ def print_full_size(
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     steps = [step(batch) for _ in range(rounds)]
-    parts = {name: statistics.median(one[name] for one in steps) for name in steps[0]}
+    parts = {}
+    for name in steps[0]:
+        parts[name] = statistics.median(one[name] for one in steps)
     total = parts.pop("total")
     print(f"the paper's recipe on {where}, {str(dtype).removeprefix('torch.')}, {batch_size} clips a step")
     memory = ""
@@ -443,6 +449,7 @@ def print_full_size(
 def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig) -> None:
     """Measure and print everything that needs no GPU."""
     print(f"{config.threads} thread(s), float32, median of {config.rounds} rounds")
+    # The objective's share of a step of BERT.
     shares = compare_objective(targets, config.batches, config.rounds, config.bert_batch, BertConfig(), config.dim)
     print(f"objective, forward and backward, of BERT-base's (at {config.bert_batch} captions, scaled linearly)")
     for batch, (seconds, share) in shares.items():
@@ -451,6 +458,8 @@ def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig)
             is_below = "yes" if share < LIMITS[batch] else "no"
             verdict = f"  below {LIMITS[batch]:.1%}: {is_below}"
         print(f"  {batch:5} clips {seconds * 1e3:9.1f} ms {share:9.3%}{verdict}")
+
+    # Time and memory of the definition, relative to the closed form.
     print("materialised centroids to the closed form, forward and backward")
     for batch in config.score_batches:
         result = compare_scores(batch, config.dim, config.rounds)
@@ -459,16 +468,20 @@ def print_ratios(targets: SemanticTargets, folder: Path, config: TrainingConfig)
             f"{result['bytes'] / 2**20:6.1f} MiB {result['memory_ratio']:6.1f} x   "
             f"gradients differ by {result['gradient_difference']:.0e} of the largest"
         )
+
+    # What frozen towers save: time if their outputs are cached, and memory.
     print(f"a step of the miniature model, {config.step_batch} clips, recipe paper, files read before")
     steps = compare_features(targets, folder, config.step_batch, config.rounds)
     totals = {}
     for name, values in steps.items():
         totals[name] = [one["total"] for one in values]
-    towers = statistics.median((one["vision_model"] + one["audio_model"]) / one["total"] for one in steps["pixels"])
+    shares = []
+    for one in steps["pixels"]:
+        shares.append((one["vision_model"] + one["audio_model"]) / one["total"])
     for name, values in totals.items():
         ratio = median_ratio(values, totals["features"])
         print(f"  from {name:9}{statistics.median(values) * 1e3:8.1f} ms {ratio:8.2f} x")
-    print(f"  the frozen towers take {towers:.0%} of a step from pixels")
+    print(f"  the frozen towers take {statistics.median(shares):.0%} of a step from pixels")
     print("  kept for the backward pass")
     sizes = compare_frozen(targets, folder, config.step_batch)
     for recipe, size in sizes.items():
