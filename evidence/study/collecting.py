@@ -44,6 +44,7 @@ def describe_clips(root: Path, path: Path, with_queries: bool = True) -> None:
 
 def keep_second_stage(results: Path, path: Path) -> None:
     """Write the reported numbers of one evaluation of the second stage."""
+    # R@1 of the first stage by its own score, and of the second by each rule, for every mask.
     run = read_json(results)
     method = run["score"]["method"]
     first = {}

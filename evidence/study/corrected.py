@@ -34,6 +34,7 @@ _LEAST = 1e-12  # determinant of a clip that repeats itself
 def clip_terms(pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
     """Return half the logarithm of det G, with an orthonormal axis for each absent modality, and the number of absent
     ones, `(V,)` each."""
+    # Rows of an absent modality are 0: with a 1 on the diagonal the determinant is that of the others.
     absent = exact((~pairs.clips.modality_mask).to(torch.float32))
     determinant = torch.linalg.det(pairs.clips.exact.gram + torch.diag_embed(absent))
     return determinant.clamp(min=_LEAST).log() / 2, absent.sum(1)
@@ -54,6 +55,7 @@ def corrected_scores(pairs: Pairs, method: str, missing: float = 0.0, exponent: 
         missing (`float`): b.
         exponent (`float`): a, of `"gram_corrected"` alone.
     """
+    # The span distance is the volume over that of the clip alone: the determinant has a fixed exponent.
     if method == "span_corrected":
         exponent = _OF_SPAN
     half, absent = clip_terms(pairs)  # (V,) each
@@ -100,6 +102,7 @@ def fit_corrected(embeddings: Embeddings, method: str, cut: int = 10) -> dict[st
     numbers = {"exponent": 0.0, "missing": 0.0}
     for exponent in exponents:
         for missing in sorted(_MISSING, key=abs):
+            # A rank counts distances that are at most the own one; (Q, V) in one go.
             total = distances + (exponent * half + missing * absent)
             ranks = (total[queries] <= total[queries, clips][:, None]).sum(1)
             reached = torch.where(ranks <= cut, 1 / ranks.double(), 0).mean().item()

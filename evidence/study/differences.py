@@ -127,15 +127,16 @@ def named_claims(numbers: str) -> list[Difference]:
     claims = []
     for row in yaml.safe_load(_NAMED.read_text(encoding="utf-8"))["claims"]:
         common = {"numbers": numbers, "direction": BOTH, "measure": "mrr", "gain": row.get("measure") == "gain"}
-        sides = [Quantity(**common | row[side]) for side in ("first", "second")]
-        claims.append(Difference(row["name"], row["sentence"], *sides, pooled=True))
+        first = Quantity(**common | row["first"])
+        second = Quantity(**common | row["second"])
+        claims.append(Difference(row["name"], row["sentence"], first, second, pooled=True))
     return claims
 
 
 def as_recall(claim: Difference) -> Difference:
     """Return a claim in points of R@1, to be shown beside its own measure."""
-    first, second = (replace(quantity, measure="recall") for quantity in (claim.first, claim.second))
-    return replace(claim, first=first, second=second)
+    first = replace(claim.first, measure="recall")
+    return replace(claim, first=first, second=replace(claim.second, measure="recall"))
 
 
 @cache
@@ -172,11 +173,10 @@ def judged_claims(results: StudyResults) -> dict[str, dict[str, Any]]:
 
 def _both(name: str, sentence: str, first: Quantity, second: Quantity, pooled: bool = False) -> list[Difference]:
     """A difference in each direction."""
-    back, back_second = (replace(quantity, direction=BACK) for quantity in (first, second))
-    return [
-        Difference(name, f"{sentence}, text to video", first, second, pooled),
-        Difference(f"{name}-back", f"{sentence}, video to text", back, back_second, pooled),
-    ]
+    forth = Difference(name, f"{sentence}, text to video", first, second, pooled)
+    first = replace(first, direction=BACK)
+    second = replace(second, direction=BACK)
+    return [forth, Difference(f"{name}-back", f"{sentence}, video to text", first, second, pooled)]
 
 
 def _with_other(name: str, sentence: str, variant: str, pooled: bool = False, **fields: Any) -> Difference:
@@ -283,9 +283,9 @@ def _of_ladder(numbers: str) -> list[Difference]:
     """What sound and subtitles add to the picture."""
     found = []
     for variant in ("scalar", *BASELINES):
-        every, without_subtitle, picture = (
-            Quantity(variant, numbers=numbers, masked=masked) for masked in ("nothing", *HIDDEN)
-        )
+        every = Quantity(variant, numbers=numbers)
+        without_subtitle = replace(every, masked=HIDDEN[0])
+        picture = replace(every, masked=HIDDEN[1])
         title = variant_name(variant)
         sentence = f"{title}, {numbers}: picture and sound − picture alone"
         found.append(Difference(f"ladder-{variant}-sound", sentence, without_subtitle, picture))

@@ -72,6 +72,7 @@ class ScoreLikelihood(Likelihood):
     def scores(self, parameters: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return the scores `(Q, V)` that rank clips, and those that rank texts."""
         options = self.options(parameters)
+        # Most scores are the same in both directions; rank fusion ranks within each.
         if not METHODS[self.method].directed:
             scores = self.with_options(**options).scores(self.method)
             return scores, scores
@@ -181,6 +182,7 @@ def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> l
         return [_held_out(embeddings, make_corrected, (BASE[score], {}), len(CORRECTED[score]))]
     if score not in FIXED_WEIGHTS:
         return []
+    # Most scores have a registered twin that takes the numbers.
     method = FIXED_WEIGHTS[score]
     names = FITTED[method]
     of_each = len(set(names) & set(_OF_EACH_MODALITY))

@@ -22,6 +22,7 @@ from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, pathways, rank_pairs
 from eval.protocol.statistics import paired_bootstrap
 from evidence.fused import embed_whole_clips
+from evidence.reports.tables import Cell, Table, markdown
 from evidence.settings import FusedConfig
 from gallery.files import write_json
 from modeling_scalar import load_model
@@ -52,6 +53,7 @@ class Measured:
     def seen(self, place: int, with_fused: bool) -> Embeddings:
         """Return the embeddings under one mask, with the fused vector as a modality like the others, or without it."""
         embeddings, mask = self.embeddings, self.masks[place]
+        # A whole clip always has a fused vector, whatever it lacks.
         if not with_fused:
             return replace(embeddings, modality_mask=mask)
         return replace(
@@ -80,9 +82,11 @@ def choose(validation: Measured) -> dict[str, Choice]:
     R@1."""
     parts = validation.seen(0, False)
     every = validation.seen(0, True)
+    # The best single modality is a choice, too: by R@1 of these clips.
     singles = pathways(parts.modalities)
     (ranks,) = rank_pairs(parts, [parts.modality_mask], singles, ["text_to_video"])
     best = max(singles, key=lambda name: int((ranks[name]["text_to_video"] == 1).sum()))
+    # A score, its options, and whether the fused vector is among the modalities.
     return {
         f"best single modality ({best})": (best, {}, False),
         "equal weights": ("uniform", {}, False),
@@ -96,6 +100,7 @@ def choose(validation: Measured) -> dict[str, Choice]:
 def measure(test: Measured, choice: Choice) -> Ranks:
     """The rank of each query's first relevant candidate, by direction and, where half of the clips are masked, with
     `_masked`."""
+    # Each mask is an evaluation of its own, with other fused vectors.
     method, options, with_fused = choice
     found = {}
     for place, rate in enumerate(_RATES):
@@ -119,35 +124,33 @@ def _per_query(of_models: list[Ranks], name: str, measure: str) -> torch.Tensor:
     return torch.stack([percent(ranks[name], measure) for ranks in of_models]).mean(0)
 
 
-def _row(first: str, *values: float) -> str:
-    return "| " + " | ".join([first, *(f"{value:.1f}" for value in values)]) + " |"
+def _mean(values: torch.Tensor) -> Cell:
+    return Cell((values.mean().item(),))
 
 
-def table(titles: dict[str, str], ranks: dict[str, list[Ranks]], suffix: str) -> list[str]:
-    """The means over encoders in both directions, in lines of Markdown."""
-    columns = [(f"{direction}{suffix}", measure) for direction in DIRECTIONS for measure in _SHOWN]
-    headings = [f"{name.replace('_', ' ')} {_TITLES[measure]}" for name, measure in columns]
-    lines = [" | ".join(["| percent", *headings]) + " |", "|" + "---|" * (1 + len(columns))]
-    for key, of_models in ranks.items():
-        lines.append(_row(titles[key], *(_per_query(of_models, *column).mean().item() for column in columns)))
-    return lines
+def table(titles: dict[str, str], ranks: dict[str, list[Ranks]], suffix: str) -> str:
+    """The means over encoders in both directions, in Markdown."""
+    columns = [("", "percent")]
+    rows: dict[str, list[Cell | str]] = {key: [titles[key]] for key in ranks}
+    for direction in DIRECTIONS:
+        for measure in _SHOWN:
+            columns.append((f"{direction}{suffix}".replace("_", " "), _TITLES[measure]))
+            for key, of_models in ranks.items():
+                rows[key].append(_mean(_per_query(of_models, f"{direction}{suffix}", measure)))
+    return markdown(Table("fused", "", "", columns, [list(rows.values())]))
 
 
-def kinds_table(titles: dict[str, str], ranks: dict[str, list[Ranks]], kinds: list[str | None]) -> list[str]:
-    """R@1 and R@10 from text to video by the kind of caption, in lines of Markdown."""
-    of_kind = {}
+def kinds_table(titles: dict[str, str], ranks: dict[str, list[Ranks]], kinds: list[str | None]) -> str:
+    """R@1 and R@10 from text to video by the kind of caption, in Markdown."""
+    columns = [("", "percent, text to video")]
+    rows: dict[str, list[Cell | str]] = {key: [titles[key]] for key in ranks}
     for kind in sorted(set(kinds) - {None}):
-        of_kind[kind] = torch.tensor([own == kind for own in kinds])
-    columns = [(kind, measure) for kind in of_kind for measure in _SHOWN[::2]]
-    headings = [f"{kind} ({int(of_kind[kind].sum())}) {_TITLES[measure]}" for kind, measure in columns]
-    lines = [" | ".join(["| percent, text to video", *headings]) + " |", "|" + "---|" * (1 + len(columns))]
-    for key, of_models in ranks.items():
-        means = []
-        for kind, measure in columns:
-            values = _per_query(of_models, "text_to_video", measure)
-            means.append(values[of_kind[kind]].mean().item())
-        lines.append(_row(titles[key], *means))
-    return lines
+        of_kind = torch.tensor([own == kind for own in kinds])  # (queries,)
+        for measure in _SHOWN[::2]:
+            columns.append((f"{kind} ({int(of_kind.sum())})", _TITLES[measure]))
+            for key, of_models in ranks.items():
+                rows[key].append(_mean(_per_query(of_models, "text_to_video", measure)[of_kind]))
+    return markdown(Table("kinds", "", "", columns, [list(rows.values())]))
 
 
 def differences(ranks: dict[str, list[Ranks]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
@@ -156,8 +159,9 @@ def differences(ranks: dict[str, list[Ranks]], ours: str, theirs: str) -> dict[s
     found = {}
     for name in ranks[ours][0]:
         for measure in _SHOWN:
-            values = [_per_query(ranks[key], name, measure).tolist() for key in (ours, theirs)]
-            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(*values)
+            first = _per_query(ranks[ours], name, measure)
+            second = _per_query(ranks[theirs], name, measure)
+            found[f"{name} {_TITLES[measure]}"] = paired_bootstrap(first.tolist(), second.tolist())
     return found
 
 
@@ -173,7 +177,7 @@ def main(config: FusedConfig) -> None:
         test = embed(path, config.root, "test")
         kinds = test.embeddings.kinds()
         choices = choose(validation)
-        chosen.append({"model": str(path)} | {title: list(choice) for title, choice in choices.items()})
+        chosen.append({"model": str(path), **choices})
         for title, choice in choices.items():
             # Encoders whose best single modality differs share a row, without its name.
             key = title.split(" (")[0]
@@ -182,32 +186,31 @@ def main(config: FusedConfig) -> None:
             ranks.setdefault(key, []).append(measure(test, choice))
         print_message(f"{path}: measured")
 
-    lines = [
-        *table(titles, ranks, ""),
-        "",
-        *table(titles, ranks, "_masked"),
-        "",
-        *kinds_table(titles, ranks, kinds),
-        "",
-    ]
+    # Three tables, then every difference in a line.
+    parts = [table(titles, ranks, ""), table(titles, ranks, "_masked"), kinds_table(titles, ranks, kinds)]
+    text = "\n\n".join(parts) + "\n\n"
     compared = {}
     for ours in ("SCALAR, fitted, fused as a modality", "SCALAR, fitted"):
         for theirs in ("fused by the encoder", "SCALAR, fitted", "equal weights"):
             if ours != theirs:
                 compared[f"{ours} - {theirs}"] = differences(ranks, ours, theirs)
     for name, of_measures in compared.items():
-        parts = []
+        bounds = []
         for title, found in of_measures.items():
-            parts.append(f"{title} {found['difference']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]")
-        lines.append(f"- {name}: " + "; ".join(parts))
+            bounds.append(f"{title} {found['difference']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}]")
+        text += f"- {name}: {'; '.join(bounds)}\n"
 
+    # All measures of every encoder, for whoever wants others than the tables have.
     measures: dict[str, list[dict[str, Any]]] = {}
     for key, of_models in ranks.items():
         measures[key] = []
         for of_model in of_models:
-            measures[key].append({name: retrieval_metrics(each) for name, each in of_model.items()})
+            of_directions = {}
+            for name, each in of_model.items():
+                of_directions[name] = retrieval_metrics(each)
+            measures[key].append(of_directions)
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     write_json({"choices": chosen, "measures": measures, "differences": compared}, output / "fused.json")
-    (output / "fused.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print_lines(*lines)
+    (output / "fused.md").write_text(text, encoding="utf-8")
+    print_lines(*text.splitlines())

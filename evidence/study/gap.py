@@ -61,6 +61,7 @@ def main(config: GapConfig) -> None:
     """
     measured = Embeddings.load(config.embeddings)
     others = Embeddings.load(config.fitted)
+    # A gain on the clips of the fit would prove nothing.
     shared = set(measured.clip_ids) & set(others.clip_ids)
     if shared:
         raise ValueError(f"{len(shared)} clips are in both, such as {min(shared)!r}: fit to other clips.")

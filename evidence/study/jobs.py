@@ -36,7 +36,10 @@ class Task:
     @property
     def next(self) -> Stage | None:
         """The next stage; None if all are done."""
-        return next((stage for stage in self.stages if not stage.ends_with.is_file()), None)
+        for stage in self.stages:
+            if not stage.ends_with.is_file():
+                return stage
+        return None
 
 
 def error_line(log: str) -> str:

@@ -98,6 +98,7 @@ def draw_mixes(present: torch.Tensor, generator: torch.Generator) -> torch.BoolT
     has, all equally likely. Pictures and sound are learned from what shows them alone: beside a subtitle they add
     little."""
     mixes = (torch.arange(1, 8)[:, None] >> torch.arange(3) & 1).bool()  # (7, 3): bit i shows modality i
+    # A mix is possible if the clip has all of it; an impossible one gets no chance.
     possible = ~(mixes[None] & ~present[:, None]).any(dim=-1)  # (clips, 7)
     alone = possible & (mixes.sum(1) == 1)
     chances = alone.double() / alone.sum(1, keepdim=True) + possible.double() / possible.sum(1, keepdim=True)
@@ -109,7 +110,9 @@ def train(
 ) -> None:
     """Train a model where it is: symmetric InfoNCE of captions and of one vector per clip, of a mix of what it has."""
     clips = ClipDataset(rows, processor, seed, keep_in_memory=True)
-    present = torch.stack([torch.tensor([value is not None for value in rows[name]]) for name in _COLUMNS], dim=1)
+    present = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.bool)
+    for place, name in enumerate(_COLUMNS):
+        present[:, place] = torch.tensor([value is not None for value in rows[name]])
     sampler = GlobalBatchSampler(len(clips), batch_size, seed)
     scale = ScalarLogitScale()  # the learned temperature of InfoNCE
     parameters = [*model.parameters(), *scale.parameters()]
@@ -123,6 +126,7 @@ def train(
     model.train()
     bar = tqdm(total=steps, desc="train", unit="step")
     for epoch in range(epochs):
+        # The order of clips and their mixes depend on the seed and the epoch alone.
         sampler.set_epoch(epoch)
         generator = derived_generator(seed, epoch)
         for indices in sampler:
@@ -150,7 +154,7 @@ def main(config: JointConfig) -> None:
     rows = load_benchmark("miniature", config.root, "train")
     torch.manual_seed(config.seed)
     model, processor = build_encoder([*rows["caption"], *filter(None, rows["subtitle"])])
-    print_message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters, {len(rows)} clips")
+    print_message(f"{model.num_parameters():,} parameters, {len(rows)} clips")
     train(model, processor, rows, config.epochs, config.batch_size, config.seed)
     model.save_pretrained(config.output)
     processor.save_pretrained(config.output)

@@ -97,6 +97,7 @@ def _own_choice(embeddings: Embeddings) -> Choice:
 def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Choice], dict[str, list[Fit]]]:
     """Return each score with the numbers of its training and, if it has any to fit, with those that are kept; and what
     was fitted."""
+    # Every score starts from the temperature of the training.
     _, trained = _own_choice(validation)
     chosen: dict[Key, Choice] = {}
     tried: dict[str, list[Fit]] = {}
@@ -248,6 +249,7 @@ def measure(
 
 def _learned(model: Path) -> dict[str, Any]:
     """Return the settings of a training, and the contrastive temperature that it learned, if it did."""
+    # A learned temperature is where the training ended, not where its recipe began.
     recipe = read_json(model / "recipe.json")
     settings = {name: recipe.get(name) for name in _SETTINGS}
     if recipe.get("learnable_temperature"):

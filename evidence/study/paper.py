@@ -149,6 +149,7 @@ def verdict(sizes: Sequence[float], entry: dict[str, Any] | None) -> str:
     if entry is None:
         return "not run"
     # With the paper's sign turned to plus, every rule reads one way.
+    # A claim without a size has a sign alone, so its least size is 0.
     sign = 1.0
     least = 0.0
     if sizes:
@@ -214,6 +215,7 @@ def found_for(results: StudyResults, claim: PaperClaim) -> dict[str, Any] | None
 
 def paper_table(results: StudyResults) -> Table:
     """The claims of the paper, one by one."""
+    # A block for each topic; a claim that nothing tests keeps its row.
     blocks: list[list[Row]] = []
     for topic in PAPER_CLAIMS:
         rows: list[Row] = []

@@ -44,8 +44,8 @@ def reciprocal(ranks: torch.Tensor) -> torch.Tensor:
 def mean_reciprocal_ranks(embeddings: Embeddings, choice: Choice) -> torch.Tensor:
     """Return MRR@10 of each clip and its one caption, `(V,)`, in percent: the mean of both directions."""
     (ranks,) = own_ranks(embeddings, [embeddings.modality_mask], choice)
-    forth, back = (reciprocal(ranks[direction]) for direction in DIRECTIONS)
-    return (forth + back) / 2
+    forth = reciprocal(ranks[DIRECTIONS[0]])
+    return (forth + reciprocal(ranks[DIRECTIONS[1]])) / 2
 
 
 __all__ = ["HIGHEST", "Choice", "mean_reciprocal_ranks", "own_ranks", "reciprocal"]

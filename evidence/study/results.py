@@ -191,7 +191,8 @@ class StudyResults:
             joint = self.values(replace(quantity, gain=False))
             return joint - self.values(replace(quantity, gain=False, score=best))
         if quantity.direction == BOTH:
-            forth, back = (self.values(replace(quantity, direction=direction)) for direction in DIRECTIONS)
+            forth = self.values(replace(quantity, direction=DIRECTIONS[0]))
+            back = self.values(replace(quantity, direction=DIRECTIONS[1]))
             if not forth.size or not back.size:  # the router, for one, ranks no captions
                 return _NOTHING
             return (forth + back) / 2
@@ -235,6 +236,7 @@ class StudyResults:
     def _clips_of(self, quantity: Quantity) -> dict[str, Any]:
         """The description of the clips that a quantity is measured on; experiments without one have those of the
         first set."""
+        # Trainings on complete clips, for one, are measured on the clips of the main comparison.
         name = _QUERIES_OF.get(quantity.clips, quantity.experiment)
         clips = self.study["clips"].get(name, {})
         return clips if "queries" in clips else self.study["clips"][SETS[0]]
@@ -255,6 +257,7 @@ class StudyResults:
 
     def means(self, quantity: Quantity) -> tuple[float, ...]:
         """Return the mean value of each training, in percent, of all sets of clips that are pooled."""
+        # Every training weighs the same, on whichever set it was measured.
         means: list[float] = []
         for each in self.on_each_set(quantity):
             values = self.values(each)
@@ -280,8 +283,11 @@ class StudyResults:
 
     def settings(self, variant: str, name: str) -> tuple[Any, ...]:
         """Return a setting of each training of a variant in the main comparison, without those that have none."""
-        values = [run["settings"].get(name) for run in self._compared(variant)]
-        return tuple(value for value in values if value is not None)
+        values = []
+        for run in self._compared(variant):
+            if run["settings"].get(name) is not None:
+                values.append(run["settings"][name])
+        return tuple(values)
 
     def entries(self, variant: str, score: str | None, numbers: str) -> list[dict[str, Any]]:
         """Return what is stored about the numbers of a score, by default a variant's own, for each training of the

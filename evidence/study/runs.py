@@ -100,6 +100,7 @@ class ClipSet:
         path = self.root / "miniature.json"
         if not path.is_file():
             return
+        # Options that are not given have the generator's defaults.
         expected = {"complete": False, "disagree": 0.0, "seed": 0, "shared": SHARED} | dict(self.options)
         expected |= {f"num_{name}": number for name, number in self.counts.items()}
         manifest = read_json(path)
@@ -196,9 +197,11 @@ class Run:
         """Return the command that trains, from the last complete checkpoint if there is one."""
         fields = {"root": self.clips.root, "semantic_targets": self.clips.targets, "model": self.clips.model}
         fields |= self.settings
+        # PMRL contrasts directions: they have the temperature that was tuned.
         if self.variant == "pmrl":
             fields["direction_temperature"] = self.settings["temperature"]
         fields |= {"seed": self.seed, "output_dir": self.folder, "report_to": "none", "disable_tqdm": "true"}
+        # Stored outputs are of frozen towers.
         if self.variant not in WHOLE:
             fields["features"] = self.clips.features
         fields["resume_from_checkpoint"] = "auto"
@@ -214,6 +217,7 @@ class Run:
         command += ["--output", str(self.measured), *self.measures]
         if self.disagreeing is not None:
             command += ["--disagree", str(self.disagreeing.root)]
+        # A trial sees no test clip.
         if self.is_trial:
             command += ["--split", "validation"]
         if self.variant not in WHOLE:
@@ -231,6 +235,7 @@ class Run:
 
     def task(self, overlay: Path) -> Task:
         """Return the commands that are left, as a task."""
+        # What was measured counts, whether or not the trained model is still there.
         left = []
         last = self.found if self.is_trial else self.ranks
         if not last.is_file():
@@ -245,12 +250,14 @@ class Run:
 
 def with_schedule(settings: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Add the steps of a recipe that belong to its number of epochs, for another number: the same share of each."""
+    # Warm-up and decay take the same share of any training.
     longer = settings["num_train_epochs"] / recipe["num_train_epochs"]
     return dict(settings) | {name: round(longer * recipe[name]) for name in _STEPS_OF_EPOCHS}
 
 
 def check_overlay(overlay: Path) -> dict[str, Any]:
     """Return the fields of SCALAR's recipe under the overlay; a ValueError unless they name what the study needs."""
+    # Every variant is trained under the same overlay, so one recipe shows what it lacks.
     recipe = read_recipe(recipe_of("scalar")) | read_recipe(overlay)
     if recipe.get("model") is None:
         raise ValueError(f"{overlay} must name `model`, as recipes/miniature.yaml does.")

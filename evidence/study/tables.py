@@ -331,6 +331,7 @@ def ladder_table(results: StudyResults) -> Table:
 
 def attribution_table(results: StudyResults, direction: str = "text_to_video") -> Table:
     """Each method's embeddings ranked by each score."""
+    # Along a row only the score differs, along a column only the training.
     shown: list[Column] = []
     for score in _SCORES:
         shown.append(("", _score_title(score), {"score": score, "direction": direction}))
@@ -409,6 +410,7 @@ def arity_table(results: StudyResults) -> Table:
 
 def sharing_table(results: StudyResults) -> Table:
     """R@1 as a function of how much the modalities of a clip share."""
+    # Each level is a benchmark of its own, with trainings of its own.
     levels = results.levels()
     shown: list[Column] = []
     for level, name in levels.items():

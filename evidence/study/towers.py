@@ -48,6 +48,7 @@ def load_for(
     network, processor = load_model(str(model), dtype=torch.float32)
     loaded = load_split(_BENCHMARK, root, split)
     processor = configure_processor(processor, loaded.processing)
+    # Outputs are valid for the same towers and the same rows.
     sums = checksums(network, processor, loaded.dataset)
     identity = {name: sums[name] for name in ("towers", "rows")}
     return network.eval(), sandboxed(processor), loaded.dataset, identity
@@ -79,7 +80,7 @@ def store_towers(backbone: str | Path, root: str | Path) -> None:
         # Outputs are collected in parts, one for each forward pass.
         parts: dict[str, list[torch.Tensor]] = {}
         for batch in tqdm(read_rows(processor, clips, _AT_ONCE, 1), total=-(-len(clips) // _AT_ONCE), desc=split):
-            mask = batch.features["modality_mask"]
+            mask = batch.features["modality_mask"]  # (clips, M)
             outputs = network.get_tower_features(
                 batch.features.get("pixel_values_videos"),
                 batch.features.get("input_features"),

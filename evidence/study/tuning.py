@@ -67,10 +67,11 @@ class Tuning:
     @property
     def is_measured(self) -> bool:
         """Whether any trial was measured."""
-        return any(trial.mean_reciprocal_rank is not None for trial in self.trials)
+        return {trial.mean_reciprocal_rank for trial in self.trials} != {None}
 
     def best(self) -> dict[str, Any]:
         """Return the settings of the best trial, the first of equals; without trials, the middle of each grid."""
+        # Before any trial each value is the middle one: no method starts from the optimum of another.
         best = {name: values[len(values) // 2] for name, values in GRID.items()}
         highest = -1.0
         for trial in self.trials:
@@ -82,6 +83,7 @@ class Tuning:
 
     def propose(self, name: str, values: Sequence[float]) -> list[Trial]:
         """Add a trial for each value of one field, with the best other settings so far; return the new ones."""
+        # The middle value of a later grid was tried with the best of the earlier one.
         best = self.best()
         tried = [trial.settings for trial in self.trials]
         new = []
@@ -150,6 +152,7 @@ def tune(
             for trial in trials:
                 runs += [run_of(variant, trial, seed) for seed in SEEDS]
         do(runs, description)
+        # In the same order, with a measure for each seed.
         measures = map(measure_of, runs)
         for trials in proposed.values():
             for trial in trials:
@@ -157,17 +160,24 @@ def tune(
 
     # One coordinate after the other: each starts from the best values of those before.
     for name, values in GRID.items():
-        try_all({variant: tuning.propose(name, values) for variant, tuning in tunings.items()}, f"tuning {name}")
+        proposed = {}
+        for variant, tuning in tunings.items():
+            proposed[variant] = tuning.propose(name, values)
+        try_all(proposed, f"tuning {name}")
         failed = [variant for variant, tuning in tunings.items() if not tuning.is_measured]
         if failed:
             raise ValueError(f"No training of {failed} could be measured; the reasons are printed above.")
-        further = {variant: tuning.beyond(name) for variant, tuning in tunings.items()}
-        try_all(further, f"tuning {name}, one step more")
+        # Only now is known whether an end of the grid is best.
+        for variant, tuning in tunings.items():
+            proposed[variant] = tuning.beyond(name)
+        try_all(proposed, f"tuning {name}, one step more")
 
     # The file of all trials, which the report reads.
     content = {}
     for variant, tuning in tunings.items():
-        trials = [vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank} for trial in tuning.trials]
+        trials = []
+        for trial in tuning.trials:
+            trials.append(vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank})
         content[variant] = {"chosen": tuning.best(), "trials": trials}
     found: dict[str, Any] = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation"}
     found |= {"measure": "mean_reciprocal_rank", "methods": content}
@@ -185,6 +195,7 @@ def measure_of(run: Run) -> float | None:
 
 def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a variant's trainings: its own best ones, or SCALAR's."""
+    # Ablations are compared at SCALAR's settings: only the term that they lack differs.
     own = "scalar" if variant in AS_SCALAR else variant
     return with_schedule(tunings[own].best(), recipe) | dict(AS_SCALAR.get(variant, {}))
 

@@ -89,6 +89,7 @@ class _Study:
                 keep_second_stage(run.results, run.second_stage)
 
     def _make(self, sets: Sequence[ClipSet]) -> None:
+        # Wrong clips are found before hours of training on them.
         for clips in sets:
             clips.check()
         if not sets:
@@ -125,6 +126,7 @@ class _Study:
         **others: Any,
     ) -> list[Run]:
         """Return the runs of an experiment, all variants of a seed before the next seed."""
+        # Seed by seed, so that an interrupted study has whole comparisons.
         runs = []
         for seed in seeds:
             for variant in variants:
@@ -137,6 +139,7 @@ class _Study:
         """Do what is left."""
         seeds = self.config.seeds
         few = seeds[:_FEW_SEEDS]
+        # The sets of clips; each is made once a run that is left needs it.
         main = self.clips("main", _COUNTS, shared=SHARED)
         repeated = self.clips("repeated", _COUNTS, shared=SHARED, seed=_SECOND_SEED)
         disagreeing = self.clips("disagreeing", _NONE | {"test": 1000}, disagree=1.0)
@@ -200,6 +203,7 @@ def _is_whole(config: StudyConfig) -> bool:
 
 def measured_of(config: StudyConfig) -> Path:
     """Return the folder of what runs leave."""
+    # What a part of the study measured is not mixed with the published runs.
     if config.measured is not None:
         return Path(config.measured)
     return MEASURED if _is_whole(config) else Path(config.output) / "measured"
