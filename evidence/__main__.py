@@ -12,6 +12,7 @@ from evidence.reports.commands import register
 from evidence.settings import (
     ArchiveConfig,
     BackboneConfig,
+    ComposedConfig,
     FusedConfig,
     GapConfig,
     HalveConfig,
@@ -41,9 +42,16 @@ app = typer.Typer(
 @command_of(app, MiniatureConfig)
 def miniature(config: MiniatureConfig) -> None:
     """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
-    from evidence.miniature.generation import generate
+    if config.media == "stamps":
+        from evidence.composed.writing import write_composed
 
-    print_lines(f"The miniature benchmark is in {generate(**vars(config))}.")
+        folder = write_composed(config)
+    else:
+        from evidence.miniature.generation import generate
+
+        settings = {name: value for name, value in vars(config).items() if name != "media"}
+        folder = generate(**settings)
+    print_lines(f"The miniature benchmark is in {folder}.")
 
 
 @command_of(app, ArchiveConfig)
@@ -64,6 +72,22 @@ def stamps(config: StampsConfig) -> None:
     if not config.report_only:
         measure(config.root, config.output, print_lines)
     results = StampsResults(config.output)
+    text = report(results)
+    (config.output / "README.md").write_text(text, encoding="utf-8")
+    print_lines(*text.splitlines())
+    if config.page is not None:
+        write_page(results, config.page)
+
+
+@command_of(app, ComposedConfig)
+def composed(config: ComposedConfig) -> None:
+    """Compare scores on composed clips: a real photograph, a real sound and recorded words each. Needs pocketsphinx."""
+    from evidence.composed.measuring import measure
+    from evidence.composed.report import Results, report, write_page
+
+    if not config.report_only:
+        measure(config.stamps, config.prompts, config.output, print_lines)
+    results = Results(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")
     print_lines(*text.splitlines())

@@ -23,6 +23,10 @@ class MiniatureConfig:
     """Settings of the miniature benchmark, see [`~evidence.miniature.generation.generate`]."""
 
     output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
+    media: Annotated[
+        Literal["generated", "stamps"],
+        Option(help="What clips are made of; stamps: real pictures and sounds of two packages of Debian."),
+    ] = "generated"
     num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
     num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
     num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
@@ -69,6 +73,25 @@ class StampsConfig:
 
     root: Annotated[AnyPath, Option(help="Folder of the stamps of tuxpaint-stamps-default."), _PATH] = Path(
         "/usr/share/tuxpaint/stamps"
+    )
+    output: Annotated[AnyPath, Option(help="Folder for the results."), _PATH]
+    report_only: Annotated[bool, Option("--report-only", help="Only print the tables of the results in OUTPUT.")] = (
+        False
+    )
+    page: Annotated[
+        AnyPath | None, Option(help="File for the page with these results, beside its figure."), Given(Path | None)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedConfig:
+    """Settings of the comparison on composed clips, see `evidence/composed`."""
+
+    stamps: Annotated[AnyPath, Option(help="Folder of the stamps of tuxpaint-stamps-default."), _PATH] = Path(
+        "/usr/share/tuxpaint/stamps"
+    )
+    prompts: Annotated[AnyPath, Option(help="Folder of the prompts of asterisk-core-sounds-en-wav."), _PATH] = Path(
+        "/usr/share/asterisk/sounds/en_US_f_Allison"
     )
     output: Annotated[AnyPath, Option(help="Folder for the results."), _PATH]
     report_only: Annotated[bool, Option("--report-only", help="Only print the tables of the results in OUTPUT.")] = (
