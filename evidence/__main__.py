@@ -81,7 +81,7 @@ def stamps(config: StampsConfig) -> None:
 
 @command_of(app, ComposedConfig)
 def composed(config: ComposedConfig) -> None:
-    """Compare scores on composed clips: a real photograph, a real sound and recorded words each. Needs pocketsphinx."""
+    """Compare scores on composed clips: real photographs, sounds and recorded words. Needs pocketsphinx."""
     from evidence.composed.measuring import measure
     from evidence.composed.report import Results, report, write_page
 

@@ -1,7 +1,7 @@
 """Embeds what composed clips are made of once, fits every score to the clips of one half, and ranks the other half.
 
-A draw of the half that fits and a draw of the half that is shown belong together, as a training and its test clips do in
-the study: each draw has numbers of its own, by the study's rule.
+A draw of the half that fits belongs to a draw of the half that is shown, as the study's validation clips belong to its
+test clips: each draw has numbers of its own, by the study's rule.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,6 @@ from evidence.stamps.items import digest_of
 from evidence.study.corrected import clip_terms
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, choose, write_ranks
 from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
-from gallery.described import score_options_of
 from gallery.embedding import embed_clips, in_batches
 from gallery.files import write_json
 from gallery.provenance import describe, versions
@@ -112,7 +111,7 @@ def embed(half: Half, understood: Mapping[str, str], captions: Sequence[str], st
 
 
 def compose(clips: Sequence[ComposedClip], vectors: Vectors) -> Embeddings:
-    """Return the embeddings of clips, in the order of [`~evidence.composed.drawing.MODALITIES`], and their captions."""
+    """Return the embeddings of clips and of their captions, with the modalities of `drawing.MODALITIES`."""
     rows = []
     for clip in clips:
         keys = {"video": clip.photograph.path, "title": clip.sound.title, "subtitle": clip.pair}
@@ -134,7 +133,7 @@ def compose(clips: Sequence[ComposedClip], vectors: Vectors) -> Embeddings:
     )
 
 
-# Scores --------------------------------------------------------------------------------------------------------------
+# Scores ------------------------------------------------------------------------------------------------------------
 
 
 def _fitted_numbers(embeddings: Embeddings) -> tuple[dict[Key, Choice], dict[str, Any]]:
@@ -142,11 +141,10 @@ def _fitted_numbers(embeddings: Embeddings) -> tuple[dict[Key, Choice], dict[str
     Fit all scores to the clips of the half that fits, by the study's rule.
 
     Returns:
-        Each score with the numbers of the model, with those that are kept, and SCALAR's also with those that may not be
-        kept; and for each score what its fits gained, and the one that was kept.
+        Each score with the numbers of the model and with those that are kept, SCALAR's also with those of each fit;
+        and for each score what its fits gained, and whether they may be kept.
     """
     chosen, tried = choose(embeddings, SCORES)
-    trained = score_options_of(embeddings.metadata)
     gains = {}
     for score, fits in tried.items():
         gains[score] = [{"count": fit.count, "gain": fit.gain, "kept": fit.is_kept} for fit in fits]
@@ -208,9 +206,9 @@ def rank_draw(
     constant = fit_arity(fitted, kept)
     ranks = {}
     for name, embeddings in shown.items():
-        found = {
-            key: next(own_ranks(embeddings, [embeddings.modality_mask], choice)) for key, choice in chosen.items()
-        }
+        found = {}
+        for key, choice in chosen.items():
+            (found[key],) = own_ranks(embeddings, [embeddings.modality_mask], choice)
         found[ARITY, FITTED_ALL] = _arity_ranks(embeddings, kept, constant)
         for (score, numbers), by_direction in found.items():
             for direction, values in by_direction.items():
@@ -218,7 +216,7 @@ def rank_draw(
     return ranks, {"gains": gains, "arity": constant, "temperature": kept[1]["query_temperature"]}
 
 
-# Everything ------------------------------------------------------------------------------------------------------------
+# Everything --------------------------------------------------------------------------------------------------------
 
 
 def _ceilings(clips: Sequence[Sequence[ComposedClip]]) -> dict[str, dict[str, float]]:
@@ -247,6 +245,7 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
     wrong = sum(understood[name] != word for name, word in WORDS.items())
     show(f"{wrong} of {len(WORDS)} recorded words are not understood")
     facts: dict[str, Any] = {"draws": NUM_DRAWS, "halves": {}, "words": len(WORDS), "wrong": wrong}
+    facts["word_error"] = 100 * wrong / len(WORDS)
     facts["versions"] = versions()
     clips: dict[tuple[str, str], list[list[ComposedClip]]] = {}
     vectors = {}

@@ -163,7 +163,7 @@ def _of_study(results: StudyResults, name: str) -> dict[str, Any] | None:
     return bound(results, Difference(name, "", *sides, pooled=True))
 
 
-# Tables --------------------------------------------------------------------------------------------------------------
+# Tables ------------------------------------------------------------------------------------------------------------
 
 
 def _columns(*names: str) -> list[tuple[str, str]]:
@@ -184,9 +184,9 @@ def findings_table(results: Results) -> Table:
         signs = [shown.replace("-", "−") for shown in (claim["expected"], sign)]
         rows.append([claim["sentence"], *signs, agrees, interval(entry), recall, in_study])
     note = (
-        "Points of MRR@10, the mean of both directions, and of R@1, with 95 % intervals for other photographs and other "
-        "draws; sounds and prompts are fixed. Sign: +, above 0; −, below 0; 0, the interval holds 0. The study: the "
-        "same comparison on generated clips, of methods trained each for itself; empty where it has no such number."
+        "Points of MRR@10, the mean of both directions, and of R@1, with 95 % intervals for other photographs and "
+        "other draws; sounds and prompts are fixed. Sign: +, above 0; −, below 0; 0, the interval holds 0. The "
+        "study: the same comparison on generated clips, of methods trained each for itself; empty where there is none."
     )
     columns = _columns("finding", "expected", "here", "same", "MRR@10", "R@1", "study, MRR@10")
     return Table("findings", "Findings", note, columns, [rows], 1)
@@ -241,7 +241,10 @@ def fits_table(results: Results) -> Table:
             kept = sum(one["kept"] for one in each)
             title = TITLES[score, FITTED_ALL]
             rows.append([title, str(first["count"]), f"{gain:+.1f}".replace("-", "−"), f"{kept} of {len(each)}"])
-    note = "Held-out gain in points of MRR@10 on the clips that fit, mean over draws; a fit is kept if its interval lies above 0."
+    note = (
+        "Gain: points of MRR@10 on clips of the half that fits that were not part of the fit, mean over draws. A fit "
+        "is kept if the interval of its gain lies above 0."
+    )
     return Table("fits", "Fits", note, _columns("score", "numbers", "gain", "kept"), [rows], 1)
 
 
