@@ -9,10 +9,10 @@ Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a ti
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,9 +36,11 @@ _CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too 
 _RIDGE = 1e-3  # added to the diagonals of Gram matrices
 _INVERTED_AT_ONCE = 2**16  # Gram matrices
 _MIN_NORM = MIN_NORM[torch.float32]
-_SAMPLE, _LEAST_STRIDE = 2048, 16  # clips of a sample, which is at most one of so many clips
+_SAMPLE = 2048  # clips of a sample
+_LEAST_STRIDE = 16  # a sample is at most one of so many clips
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
-_CLIPS_AT_ONCE, _ON_A_DEVICE = 512, 16_384  # clips whose vectors are copied at a time
+_CLIPS_AT_ONCE = 512  # clips whose vectors are copied at a time on a CPU
+_ON_A_DEVICE = 16_384  # the same on a GPU
 _GRAMS_AT_ONCE = 16  # Gram matrices computed at a time, in cache
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
@@ -68,6 +70,7 @@ def inverses_of(gram: torch.Tensor, modality_mask: torch.Tensor, min_norm: float
     number = gram.shape[1]
     ridge = _RIDGE * torch.eye(number, dtype=torch.float64, device=gram.device)
     inverse = torch.linalg.inv(gram.double() + ridge)
+    # Without the ones that the ridge leaves for absent modalities
     inverse = inverse * (modality_mask[:, :, None] & modality_mask[:, None])
     squares = 1 / inverse.sum((1, 2)).clamp(min=1e-30) - _RIDGE - ROUNDING
     squares = squares.clamp(min=min_norm**2)
@@ -90,13 +93,16 @@ def spanned_bounds(upper: Sequence[torch.Tensor], inverse: torch.Tensor, total: 
     Returns:
         `torch.FloatTensor` of shape `(Q, B)`.
     """
-    row, found = torch.empty_like(upper[0]), torch.empty_like(upper[0])
+    # The matrix is symmetric: what is on one side of its diagonal counts twice. Memory is reused, as new memory has to
+    # be mapped first.
+    row = torch.empty_like(upper[0])
+    squares = torch.empty_like(upper[0])
     for m, first in enumerate(upper):
         torch.mul(first, inverse[m, m], out=row)
         for n in range(m + 1, len(upper)):
             torch.addcmul(row, upper[n], inverse[m, n], value=2, out=row)
-        total = torch.addcmul(total, first, row, out=found)
-    return found
+        total = torch.addcmul(total, first, row, out=squares)
+    return squares
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
@@ -123,6 +129,17 @@ def score_error(largest: torch.Tensor, rho: torch.Tensor, error: float, temperat
     return (slope * error + rounded).masked_fill(rho <= _CANCELLING, math.inf)
 
 
+def largest_calibration(options: ScoreOptions) -> tuple[float, float]:
+    """The largest scale and the largest absolute offset of the cosines of any modality."""
+    scale = 1.0
+    offset = 0.0
+    if options.modality_scale is not None:
+        scale = max(options.modality_scale)
+    if options.modality_offset is not None:
+        offset = max(map(abs, options.modality_offset))
+    return scale, offset
+
+
 def product_error(dim: int, norm: float, vectors: torch.Tensor) -> float:
     """Bound the error of inner products of texts of this norm with clips' vectors, summed in float32 on the device of
     `vectors`; if torch is set to a lower precision, of products in that."""
@@ -146,6 +163,11 @@ class DamagedVectorsError(ValueError):
         self.rows = torch.empty(0, dtype=torch.long) if rows is None else rows
 
 
+def shared(compute: Callable[["Block"], Any]) -> property:
+    """A property that is computed once for all blocks that share their derived values."""
+    return property(lambda block: block.cached(compute))
+
+
 class Block(Clips):
     """
     Clips in the form in which they are ranked and screened. Vectors stay where they are, in chunks; nothing is checked
@@ -164,8 +186,6 @@ class Block(Clips):
         is_partial (`bool`): whether vectors that count as absent may be nonzero.
     """
 
-    gram: torch.Tensor = torch.empty(0)  # given to each block, not computed
-
     def __init__(
         self,
         chunks: Sequence[tuple[torch.Tensor, ...]],
@@ -178,40 +198,48 @@ class Block(Clips):
         min_norm: float = _MIN_NORM,
         is_partial: bool = False,
     ):
-        self.chunks, self.codes = list(chunks), codes
-        self.modality_mask, self.is_there = modality_mask, is_there
-        self.modalities, self.min_norm, self.is_partial = tuple(modalities), min_norm, is_partial
-        self.gram = self._gram = gram
+        self.chunks = list(chunks)
+        self.codes = codes
+        self.modality_mask = modality_mask
+        self.is_there = is_there
+        self.modalities = tuple(modalities)
+        self.min_norm = min_norm
+        self.is_partial = is_partial
+        self._gram = gram
         self._derived = {}
 
-    def pieces(self, start: int, stop: int) -> list[tuple[int, slice, int]]:
-        """The chunks from one clip to another: the chunk, which of its clips, and the index of the first of these."""
-        found, first = [], 0
-        for number, chunk in enumerate(self.chunks):
-            end = first + len(chunk[0])
-            if first < stop and end > start:
-                some = slice(max(start - first, 0), min(stop, end) - first)
-                found.append((number, some, first + some.start))
-            first = end
-        return found
+    def _with(self, **changes: Any) -> "Block":
+        """These clips with other attributes. Derived values are not shared, unless they are among the changes."""
+        block = copy(self)
+        block._derived = {}
+        for derived in ("allowed", "_ends"):
+            vars(block).pop(derived, None)
+        vars(block).update(changes)
+        return block
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
         """Some of these clips, without their codes; given by indices, they are copied."""
         if isinstance(columns, slice):
-            start, stop, _ = columns.indices(len(self.modality_mask))
-            chunks = [tuple(vectors[some] for vectors in self.chunks[n]) for n, some, _ in self.pieces(start, stop)]
+            start, stop, _ = columns.indices(len(self))
+            chunks = []
+            first = 0
+            for chunk in self.chunks:
+                some = slice(max(start - first, 0), max(stop - first, 0))
+                first += len(chunk[0])
+                # Chunks before and after the slice are left out, not kept as empty ones.
+                if some.start < len(chunk[0]) and some.stop:
+                    chunks.append(tuple(vectors[some] for vectors in chunk))
         else:
-            columns = columns.nonzero()[:, 0] if columns.dtype == torch.bool else columns
+            if columns.dtype == torch.bool:
+                columns = columns.nonzero()[:, 0]
             vectors = self.vectors_at(columns, self.dtype)
             chunks = [tuple(column.contiguous() for column in vectors.unbind(1))]
-        return Block(
-            chunks,
-            self.modality_mask[columns],
-            modalities=self.modalities,
-            gram=self.gram[columns],
+        return self._with(
+            chunks=chunks,
+            codes=None,
+            modality_mask=self.modality_mask[columns],
             is_there=self.is_there[columns],
-            min_norm=self.min_norm,
-            is_partial=self.is_partial,
+            _gram=self.gram[columns],
         )
 
     @cached_property
@@ -222,16 +250,19 @@ class Block(Clips):
     def taken(self, chunks: Sequence[Sequence[torch.Tensor]], rows: torch.Tensor) -> torch.Tensor:
         """Copy some rows, in ascending order, of M matrices in chunks like those of the clips: `(M, P, D)`."""
         like = chunks[0][0]
-        found = like.new_empty(len(chunks[0]), len(rows), like.shape[1])
+        copied = like.new_empty(len(chunks[0]), len(rows), like.shape[1])
+        # Where the rows of each chunk stop among all rows
         stops = torch.searchsorted(rows, self._ends).tolist()
-        start, first = 0, 0
+        start = 0
+        first = 0
         for chunk, end, stop in zip(chunks, self._ends.tolist(), stops, strict=True):
             if start < stop:
                 places = rows[start:stop] - first
                 for m, matrix in enumerate(chunk):
-                    torch.index_select(matrix, 0, places, out=found[m, start:stop])
-            start, first = stop, end
-        return found
+                    torch.index_select(matrix, 0, places, out=copied[m, start:stop])
+            start = stop
+            first = end
+        return copied
 
     def vectors_at(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Copy the vectors of clips in ascending order, `(P, M, D)`, also of modalities that count as absent."""
@@ -247,22 +278,29 @@ class Block(Clips):
         """Where the clips are ranked."""
         return self.modality_mask.device
 
-    @property
+    @shared
     def modality_embeds(self) -> torch.Tensor:
         """The embeddings in one tensor, `(N, M, D)`, in at least float32."""
-        return self.cached(_stacked)
+        embeds = torch.cat([torch.stack(chunk, dim=1).to(self.dtype) for chunk in self.chunks])
+        if self.is_partial:
+            return torch.where(self.modality_mask[..., None], embeds, 0)
+        return embeds
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
-        chosen = range(self.modality_mask.shape[1]) if index is None else [index]
-        products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self.modality_mask))
+        chosen = [index]
+        if index is None:
+            chosen = range(self.modality_mask.shape[1])
+        products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self))
         first = 0
         for chunk in self.chunks:
             end = first + len(chunk[0])
             for place, m in enumerate(chosen):
                 _multiply(text_embeds, chunk[m], products[place, :, first:end])
             first = end
-        return products * self.modality_mask.T[chosen][:, None] if self.is_partial else products
+        if self.is_partial:
+            products *= self.modality_mask.T[chosen][:, None]
+        return products
 
     # Selection ------------------------------------------------------------------------------------------------------
 
@@ -271,23 +309,15 @@ class Block(Clips):
         """Clips `(N,)` that are not removed and have a selected modality."""
         return self.is_there & self.modality_mask.any(1)
 
-    @cached_property
+    @property
     def num_there(self) -> int:
         """How many clips are not removed."""
         return int(self.is_there.sum())
 
     def masked(self, modality_mask: torch.Tensor) -> "Block":
         """The same clips with the modalities that a mask `(N, M)` shows; hidden vectors are not zeroed."""
-        return Block(
-            self.chunks,
-            modality_mask,
-            modalities=self.modalities,
-            gram=self.gram * (modality_mask[:, :, None] & modality_mask[:, None]),
-            is_there=self.is_there,
-            codes=self.codes,
-            min_norm=self.min_norm,
-            is_partial=True,
-        )
+        gram = self.gram * (modality_mask[:, :, None] & modality_mask[:, None])
+        return self._with(modality_mask=modality_mask, _gram=gram, is_partial=True)
 
     def with_modalities(self, modalities: torch.Tensor) -> "Block":
         """The same clips with only the selected modalities `(M,)`."""
@@ -295,58 +325,42 @@ class Block(Clips):
 
     def limited(self, allowed: torch.Tensor) -> "Block":
         """The same clips, of which only some `(N,)` may be found; derived values are shared."""
-        limited = copy(self)
-        limited.is_there = self.is_there & allowed.to(self.device)
-        for derived in ("allowed", "num_there"):
-            vars(limited).pop(derived, None)
-        return limited
+        return self._with(is_there=self.is_there & allowed.to(self.device), _derived=self._derived)
 
     # Bounds ---------------------------------------------------------------------------------------------------------
+
+    @shared
+    def _bounds(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What [`inverses_of`] returns, for some clips at a time: it computes in float64."""
+        rho = []
+        inverse = []
+        grams = self.gram.split(_INVERTED_AT_ONCE)
+        for gram, mask in zip(grams, self.modality_mask.split(_INVERTED_AT_ONCE), strict=True):
+            norms, matrices = inverses_of(gram, mask, self.min_norm)
+            rho.append(norms)
+            inverse.append(matrices.permute(1, 2, 0))
+        return torch.cat(rho), torch.cat(inverse, dim=2)
 
     @property
     def rho(self) -> torch.Tensor:
         """A lower bound `(N,)` of the norm of weighted means of a clip's vectors, of [`inverses_of`]."""
-        return self.cached(_inverses)[0]
+        return self._bounds[0]
 
     @property
     def inverse(self) -> torch.Tensor:
         """What bounds the scores of each clip, `(M, M, N)`, of [`inverses_of`]."""
-        return self.cached(_inverses)[1]
+        return self._bounds[1]
 
-    @property
+    @shared
     def code_facts(self) -> torch.Tensor:
         """The scale and the error of each clip's codes, `(2, N)`."""
-        return self.cached(_code_facts)
+        return torch.cat([torch.stack([some.scale, some.error]) for some in self.codes], dim=1)
 
-    @property
+    @shared
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Clips that are spread evenly over all: their rows `(S,)`, and their codes `(M, S, D)`, copied."""
-        return self.cached(_sample)
-
-
-def _inverses(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    rho, inverse = [], []
-    for gram, mask in zip(
-        clips.gram.split(_INVERTED_AT_ONCE), clips.modality_mask.split(_INVERTED_AT_ONCE), strict=True
-    ):
-        some_rho, some = inverses_of(gram, mask, clips.min_norm)
-        rho.append(some_rho)
-        inverse.append(some.permute(1, 2, 0))
-    return torch.cat(rho), torch.cat(inverse, dim=2)
-
-
-def _code_facts(clips: Block) -> torch.Tensor:
-    return torch.stack([torch.cat([getattr(some, name) for some in clips.codes]) for name in ("scale", "error")])
-
-
-def _sample(clips: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = torch.arange(0, len(clips), max(len(clips) // _SAMPLE, _LEAST_STRIDE))
-    return rows, clips.taken([some.codes for some in clips.codes], rows)
-
-
-def _stacked(clips: Block) -> torch.Tensor:
-    embeds = torch.cat([torch.stack(chunk, dim=1).to(clips.dtype) for chunk in clips.chunks])
-    return torch.where(clips.modality_mask[..., None], embeds, 0) if clips.is_partial else embeds
+        rows = torch.arange(0, len(self), max(len(self) // _SAMPLE, _LEAST_STRIDE))
+        return rows, self.taken([some.codes for some in self.codes], rows)
 
 
 def _multiply(texts: torch.Tensor, vectors: torch.Tensor, out: torch.Tensor) -> None:
@@ -358,15 +372,6 @@ def _multiply(texts: torch.Tensor, vectors: torch.Tensor, out: torch.Tensor) -> 
     for start in range(0, len(vectors), len(converted)):
         some = vectors[start : start + len(converted)]
         torch.mm(texts, converted[: len(some)].copy_(some).T, out=out[:, start : start + len(converted)])
-
-
-def _check_norms(gram: torch.Tensor, mask: torch.Tensor) -> None:
-    """Raise an error unless each clip has a modality, and its vectors have unit norm by the Gram matrix."""
-    squares = gram.diagonal(dim1=1, dim2=2)  # (N, M)
-    # If a norm may differ from 1 by `NORM_TOLERANCE`, its square may differ by a little more than twice as much.
-    is_unit = (((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask).all()
-    if not (is_unit and mask.any(1).all() and gram.sum().isfinite()):
-        raise DamagedVectorsError
 
 
 def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block:
@@ -381,40 +386,59 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
     Raises:
         DamagedVectorsError: the Gram matrices contain norms that show damaged vectors.
     """
-    modalities = modalities_of(parts[0].table) if parts else ()
-    chunks, codes, masks, grams, there = [], [], [], [], []
+    modalities = ()
+    if parts:
+        modalities = modalities_of(parts[0].table)
+    number = len(modalities)
+    # Each batch of a table is a chunk, because its vectors are in one piece of a mapped file.
+    chunks = []
+    codes = []
+    mask = [torch.empty(0, number, dtype=torch.bool)]
+    gram = [torch.empty(0, number, number)]
+    is_there = [torch.empty(0, dtype=torch.bool)]
     for part in parts:
-        table = part.table
-        is_there = torch.ones(len(table), dtype=torch.bool)
-        is_there[torch.from_numpy(part.removed)] = False
-        there.append(is_there)
-        masks.append(presence_of(table))
-        for batch in table.to_batches():
+        there = torch.ones(len(part.table), dtype=torch.bool)
+        there[torch.from_numpy(part.removed)] = False
+        is_there.append(there)
+        mask.append(presence_of(part.table))
+        for batch in part.table.to_batches():
             chunks.append(tuple(matrix_of(batch.column(name)) for name in modalities))
             codes.append(codes_of(batch))
-            grams.append(matrix_of(batch.column("gram")).unflatten(1, (len(modalities), len(modalities))))
-    if not chunks:
-        nothing = torch.empty(0, len(modalities), dtype=torch.bool)
-        gram = torch.empty(0, len(modalities), len(modalities))
-        return Block([], nothing, modalities=modalities, gram=gram, is_there=nothing.any(1))
-    mask, gram, is_there = torch.cat(masks), torch.cat(grams), torch.cat(there)
-    _check_norms(gram, mask)
-    has_codes = bool(codes) and None not in codes
-    for some in codes if has_codes else ():
-        if not (some.scale.sum() + some.error.sum()).isfinite():
-            raise DamagedVectorsError
+            gram.append(matrix_of(batch.column("gram")).unflatten(1, (number, number)))
+    mask = torch.cat(mask)
+    gram = torch.cat(gram)
+    is_there = torch.cat(is_there)
+
+    # Bounds rest on what is stored beside the vectors: numbers, and norms of 1. If a norm may differ from 1 by
+    # `NORM_TOLERANCE`, its square may differ by a little more than twice as much.
+    squares = gram.diagonal(dim1=1, dim2=2)  # (N, M)
+    is_unit = ((squares - 1).abs() <= 3 * NORM_TOLERANCE) | ~mask
+    facts = gram.sum()
+    if None in codes:
+        codes = []
+    for some in codes:
+        facts = facts + some.scale.sum() + some.error.sum()
+    if not (is_unit.all() and mask.any(1).all() and facts.isfinite()):
+        raise DamagedVectorsError
+
     if device is not None and device.type != "cpu":
-        chunks = [tuple(_joined(column, device) for column in zip(*chunks, strict=True))]
-        mask, gram, is_there = mask.to(device), gram.to(device), is_there.to(device)
-        has_codes = False
-    has_codes = has_codes and multiplies_eight_bits()
-    return Block(chunks, mask, modalities=modalities, gram=gram, is_there=is_there, codes=codes if has_codes else None)
+        # One matrix for each modality: a search on a GPU mostly waits for calls.
+        if chunks:
+            chunks = [tuple(_joined(column, device) for column in zip(*chunks, strict=True))]
+        mask = mask.to(device)
+        gram = gram.to(device)
+        is_there = is_there.to(device)
+        codes = []
+    if not (codes and multiplies_eight_bits()):
+        codes = None
+    return Block(chunks, mask, modalities=modalities, gram=gram, is_there=is_there, codes=codes)
 
 
 def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Matrices as one in the memory of a device: a search on a GPU mostly waits for calls."""
-    whole = columns[0].new_empty((sum(map(len, columns)), columns[0].shape[1]), device=device)
-    for column, place in zip(columns, whole.split([len(column) for column in columns]), strict=True):
+    """Matrices as one in the memory of a device, copied one by one: there may be no memory for all of them here."""
+    sizes = [len(column) for column in columns]
+    whole = columns[0].new_empty((sum(sizes), columns[0].shape[1]), device=device)
+    for column, place in zip(columns, whole.split(sizes), strict=True):
         place.copy_(column)
     return whole
 
@@ -447,10 +471,12 @@ def _paired_products(
     ascending order. Products of equal vectors are equal at any position."""
     if first.device.type != "cpu":
         return (first[rows] * second[columns]).sum(-1)
+    # A product of sparse rows computes these products alone. `ends` is where the columns of each row end.
     ends = torch.zeros(len(first) + 1, dtype=torch.long)
     ends[1:] = rows.bincount(minlength=len(first)).cumsum(0)
     _warn_of_sparse_tensors()
-    values, size = first.new_zeros(len(rows)), (len(first), len(second))
+    values = first.new_zeros(len(rows))
+    size = len(first), len(second)
     pattern = torch.sparse_csr_tensor(ends, columns, values, size=size, check_invariants=False)
     return torch.sparse.sampled_addmm(pattern, first, second.T, beta=0).values()
 
@@ -469,6 +495,7 @@ def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: 
     """Multiply pairs, in ascending order of their clips, in the precision of the texts, with a few clips at a time."""
     unique, places, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
     ends = [0, *counts.cumsum(0).tolist()]
+    # Copies of few clips stay in the cache of a CPU; a GPU is faster with many.
     size = _CLIPS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
     for start in range(0, len(unique), size):
         clips = unique[start : start + size]
@@ -500,18 +527,20 @@ def bounded_scores(
     """
     products = torch.cat([some.products for some in _multiplied(block, texts, queries, rows)])
     # Eq. 4, with modalities as the first axis: sums along short rows are slow.
-    present, rho = block.modality_mask[rows].T, block.rho[rows]
+    present = block.modality_mask[rows].T
     cosines = torch.where(present, options.calibrated(products.T.double(), dim=0), 0)
     weights = softmax_weights(cosines, present, options.query_temperature, dim=0)
     squares = quadratic(weights[:, None], block.gram[rows].double())[0]
     scores = (weights * cosines).sum(0) / squares.clamp(min=block.min_norm**2).sqrt()
     # Errors of the products, of the calibration, and then of the scores
-    gain = 1.0 if options.modality_scale is None else max(map(abs, options.modality_scale))
+    gain, _ = largest_calibration(options)
     norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item() + 1e-6
     largest = cosines.abs().amax(0)
     error = gain * product_error(texts.shape[-1], norm, texts) + ROUNDING * largest
-    errors = score_error(largest, rho, error, options.query_temperature)
-    return (scores - errors).nan_to_num(-math.inf), (scores + errors).nan_to_num(math.inf, math.inf, -math.inf)
+    errors = score_error(largest, block.rho[rows], error, options.query_temperature)
+    lower = (scores - errors).nan_to_num(-math.inf)
+    upper = (scores + errors).nan_to_num(math.inf, math.inf, -math.inf)
+    return lower, upper
 
 
 def exact_pairs(
@@ -528,11 +557,14 @@ def exact_pairs(
     Raises:
         DamagedVectorsError: vectors do not have the inner products with which they were stored.
     """
-    texts, mask = texts.double(), block.modality_mask[rows]
-    products, grams = [], []
+    texts = texts.double()
+    mask = block.modality_mask[rows]
+    products = []
+    grams = []
     for some in _multiplied(block, texts, queries, rows):
         # Products and sums, not matrix products, whose order of additions depends on the number of clips.
         gram = torch.cat([(few[:, :, None] * few[:, None]).sum(-1) for few in some.vectors.split(_GRAMS_AT_ONCE)])
+        # Bounds rest on the stored Gram matrix, so vectors that have another one were screened wrongly.
         is_wrong = ~((gram - block.gram[some.clips]).abs().flatten(1).amax(1) <= _GRAM_TOLERANCE)  # nor NaN
         if is_wrong.any():
             raise DamagedVectorsError(some.clips[is_wrong].cpu())
@@ -543,6 +575,7 @@ def exact_pairs(
     weights = softmax_weights(cosines, mask, options.query_temperature, dim=1)
     squares = (weights[:, :, None] * weights[:, None] * torch.cat(grams)).flatten(1).sum(1)
     scores = (weights * cosines).sum(1) / squares.clamp(min=block.min_norm**2).sqrt()
+    # Where a centroid is short, its norm has too few digits: it is computed from the vectors.
     short = (squares < _SHORT).nonzero()[:, 0]
     if len(short):
         vectors = block.vectors_at(rows[short], torch.float64)
@@ -557,19 +590,22 @@ def exact_best(
 ) -> Best:
     """The k best of some clips for each query, on the CPU; equal scores in gallery order. `upper` and `rows` `(Q, C)`
     are the clips, and bounds of their scores, which are -inf where there is no clip; C is at least k."""
+    # A stable sort by score then leaves equal scores in gallery order.
     rows, order = rows.sort(dim=1)
     is_clip = (upper != -math.inf).gather(1, order)
     queries, columns = is_clip.nonzero(as_tuple=True)
-    clips = rows[queries, columns]
-    order = clips.argsort(stable=True)
-    queries, columns, clips = queries[order], columns[order], clips[order]
+    # Pairs are scored clip by clip, so that a clip's vectors are read once for all queries.
+    order = rows[queries, columns].argsort(stable=True)
+    queries = queries[order]
+    columns = columns[order]
     scores = torch.full(rows.shape, -math.inf, dtype=torch.float64, device=rows.device)
     weights = torch.zeros(*rows.shape, block.modality_mask.shape[1], device=rows.device)
-    if len(clips):
+    if len(order):
         where = queries, columns
-        scores[where], weights[where] = exact_pairs(block, texts, queries, clips, options)
+        scores[where], weights[where] = exact_pairs(block, texts, queries, rows[where], options)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
-    scores, order = scores[:, :k], order[:, :k]
+    scores = scores[:, :k]
+    order = order[:, :k]
     weights = weights.take_along_dim(order[..., None], dim=1)
     return Best(scores.cpu(), rows.gather(1, order).cpu(), weights.cpu(), is_clip.sum(1).cpu())
 
@@ -585,6 +621,7 @@ __all__ = [
     "exact_best",
     "exact_pairs",
     "inverses_of",
+    "largest_calibration",
     "product_error",
     "score_error",
     "spanned_bounds",

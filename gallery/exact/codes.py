@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 _ROTATED = 2.0**-23  # times the dimension: largest error of a rotation in float32
+_ENCODED_AT_ONCE = 512  # clips
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,36 +43,47 @@ def rotation(dim: int) -> torch.Tensor:
     numbers = np.arange(dim)
     cosines = np.cos(np.pi * np.outer(numbers + 0.5, numbers) / dim) * np.sqrt(2 / dim)
     cosines[:, 0] /= np.sqrt(2)
-    state, signs = 1, np.empty(dim)
+    # Codes are stored, so the signs must be the same with every version of every library: Lehmer's generator is one
+    # line of integers.
+    state = 1
     for number in range(dim):
-        state = state * 48271 % 2147483647  # Lehmer's generator needs no library
-        signs[number] = 1 if state & 1024 else -1
-    return torch.from_numpy(signs[:, None] * cosines)
+        state = state * 48271 % 2147483647
+        if not state & 1024:
+            cosines[number] *= -1
+    return torch.from_numpy(cosines)
 
 
 def encode(modalities: Sequence[torch.Tensor]) -> Codes:
     """Convert vectors, `(N, D)` per modality, to eight bits, after [`rotation`]."""
-    found, turn = [], rotation(modalities[0].shape[1]).float()
-    for blocks in zip(*(vectors.split(512) for vectors in modalities), strict=True):
-        block = torch.stack([vectors.float() for vectors in blocks], dim=1) @ turn  # (B, M, D)
-        scale = (block.abs().amax((1, 2)) / 127).clamp(min=1e-30)
-        codes = (block / scale[:, None, None]).round_()
-        lost = torch.addcmul(block, codes, scale[:, None, None], value=-1).square().sum(2).sqrt().amax(1)
-        found.append((codes.to(torch.int8), scale, lost * (1 + 1e-5) + _ROTATED * len(turn)))
-    if not found:
-        return Codes([vectors.to(torch.int8) for vectors in modalities], torch.empty(0), torch.empty(0))
-    codes, scale, error = map(torch.cat, zip(*found, strict=True))
-    return Codes([column.contiguous() for column in codes.unbind(1)], scale, error)
+    turn = rotation(modalities[0].shape[1]).float()
+    codes = [torch.empty(vectors.shape, dtype=torch.int8) for vectors in modalities]
+    scales = torch.empty(len(modalities[0]))
+    errors = torch.empty(len(modalities[0]))
+    # A few clips at a time stay in cache.
+    for start in range(0, len(scales), _ENCODED_AT_ONCE):
+        clips = slice(start, start + _ENCODED_AT_ONCE)
+        block = torch.stack([vectors[clips].float() for vectors in modalities]) @ turn  # (M, B, D)
+        # The largest coordinate of any modality becomes 127; a clip without any vector has no scale.
+        scale = (block.abs().amax((0, 2)) / 127).clamp(min=1e-30)
+        rounded = (block / scale[:, None]).round_()
+        for matrix, values in zip(codes, rounded, strict=True):
+            matrix[clips] = values
+        # What rounding lost is measured, not assumed. The rotation in float32 has an error of its own.
+        lost = torch.addcmul(block, rounded, scale[:, None], value=-1).square().sum(2).sqrt().amax(0)
+        scales[clips] = scale
+        errors[clips] = lost * (1 + 1e-5) + _ROTATED * len(turn)
+    return Codes(codes, scales, errors)
 
 
 def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return for which clips `(N,)` the codes differ from the vectors by no more than their stated error."""
     turn = rotation(modalities[0].shape[1])
-    far = [
-        (vectors.double() @ turn - code.double() * codes.scale[:, None].double()).square().sum(1).sqrt()
-        for vectors, code in zip(modalities, codes.codes, strict=True)
-    ]
-    return torch.stack(far).amax(0) <= codes.error.double()
+    scale = codes.scale[:, None].double()
+    is_near = torch.ones(len(scale), dtype=torch.bool)
+    for vectors, code in zip(modalities, codes.codes, strict=True):
+        lost = vectors.double() @ turn - code.double() * scale
+        is_near &= lost.square().sum(1).sqrt() <= codes.error.double()
+    return is_near
 
 
 @cache
@@ -80,7 +92,9 @@ def multiplies_eight_bits() -> bool:
     products may saturate at 16 bits."""
     draw = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (33, 512), generator=draw).mul_(254).sub_(127)
-    signs[0], signs[1] = 127, -127
+    # Sums of products of one sign are the largest.
+    signs[0] = 127
+    signs[1] = -127
     codes = signs.to(torch.int8)
     try:
         return torch.equal(torch._int_mm(codes, codes.T).long(), signs @ signs.T)
