@@ -23,7 +23,7 @@ from evidence.study.measure import AS_TRAINED, FITTED_ALL, choose, write_ranks
 from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
 from gallery.embedding import embed_clips, in_batches
 from gallery.files import write_json
-from gallery.provenance import describe, versions
+from gallery.provenance import provenance_of, versions
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import LIGHT
 from modeling_scalar.processing_scalar import Clip
@@ -107,7 +107,7 @@ def embed(half: Half, understood: Mapping[str, str], captions: Sequence[str], st
         "title": by_text([sound.title for sound in half.sounds]),
         "subtitle": {pair: vectors[text] for pair, text in spoken.items() if text},
     }
-    return Vectors(contents, by_text(captions), describe(model, LIGHT))
+    return Vectors(contents, by_text(captions), provenance_of(model, LIGHT))
 
 
 def compose(clips: Sequence[ComposedClip], vectors: Vectors) -> Embeddings:
