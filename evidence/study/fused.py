@@ -22,7 +22,7 @@ from eval.protocol.calibration import fit
 from eval.protocol.first_stage import masks_of, pathways, rank_pairs
 from eval.protocol.statistics import paired_bootstrap
 from evidence.fused import embed_whole_clips
-from evidence.reports.tables import Cell, Table, markdown
+from evidence.reports.tables import Cell, MetricsTable, markdown
 from evidence.settings import FusedConfig
 from gallery.files import write_json
 from modeling_scalar import load_model
@@ -137,7 +137,7 @@ def table(titles: dict[str, str], ranks: dict[str, list[Ranks]], suffix: str) ->
             columns.append((f"{direction}{suffix}".replace("_", " "), _TITLES[measure]))
             for key, of_models in ranks.items():
                 rows[key].append(_mean(_per_query(of_models, f"{direction}{suffix}", measure)))
-    return markdown(Table("fused", "", "", columns, [list(rows.values())]))
+    return markdown(MetricsTable("fused", "", "", columns, [list(rows.values())]))
 
 
 def kinds_table(titles: dict[str, str], ranks: dict[str, list[Ranks]], kinds: list[str | None]) -> str:
@@ -150,7 +150,7 @@ def kinds_table(titles: dict[str, str], ranks: dict[str, list[Ranks]], kinds: li
             columns.append((f"{kind} ({int(of_kind.sum())})", _TITLES[measure]))
             for key, of_models in ranks.items():
                 rows[key].append(_mean(_per_query(of_models, "text_to_video", measure)[of_kind]))
-    return markdown(Table("kinds", "", "", columns, [list(rows.values())]))
+    return markdown(MetricsTable("kinds", "", "", columns, [list(rows.values())]))
 
 
 def differences(ranks: dict[str, list[Ranks]], ours: str, theirs: str) -> dict[str, dict[str, Any]]:
