@@ -41,6 +41,7 @@ class StopOnInterrupt(TrainerCallback):
             signal.signal(number, handler)
 
     def _interrupt(self, signum, frame):
+        # Launchers may send a signal twice at once, which is one wish; a later second one stops at once.
         now = time.monotonic()
         if self.interrupted and now - self._since > self._SAME_SECONDS:
             raise KeyboardInterrupt
@@ -52,6 +53,7 @@ class StopOnInterrupt(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """After a signal, request a checkpoint and the end of training, at the same step on all processes."""
+        # A signal may reach one process only, but all have to save the same step.
         self.interrupted = on_any_process(self.interrupted, args.device)
         if self.interrupted:
             control.should_save = True
@@ -122,8 +124,9 @@ class EpochOfData(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Set the epoch before its first example is read."""
+        # The Trainer's epoch is a sum of fractions, which may lack a little.
         for follower in self.followers:
-            follower.set_epoch(int(state.epoch + 1e-6))  # a sum of fractions of an epoch, rounded
+            follower.set_epoch(int(state.epoch + 1e-6))
 
 
 class LoraRate(TrainerCallback):

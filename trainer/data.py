@@ -55,6 +55,7 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
         self.rank = rank
         self.num_processes = num_processes
         self.epoch = 0
+        # The last, smaller batch counts if it has an example for each process.
         full, rest = divmod(num_examples, batch_size)
         self._num_batches = full + int(rest >= num_processes and not drop_last)
         if not self._num_batches:
@@ -98,9 +99,10 @@ class Examples(torch.utils.data.Dataset):
 
     def identity(self) -> dict[str, Any]:
         """Return what must not change when a run is resumed, as JSON-serialisable values."""
+        # Texts and ids, not files: a run may be resumed where they lie elsewhere.
         columns = []
         for name in self.rows.column_names:
-            if name not in ("video_path", "audio_path", KIND):  # where files lie does not matter
+            if name not in ("video_path", "audio_path", KIND):
                 columns.append(self.rows[name])
         return {"training clips and captions": rows_sha256(*columns), "use of stored features": False}
 
@@ -134,6 +136,7 @@ class ClipDataset(Examples):
         warn_unread(rows.column_names, processor.modalities)
         self.processor = processor
         self.seed = seed
+        # All frames of every clip, of which each epoch draws its own.
         self._clips: list[Clip] | None = None
         if keep_in_memory:
             with ThreadPoolExecutor() as executor:  # decoders run in their own processes
@@ -141,6 +144,7 @@ class ClipDataset(Examples):
                 self._clips = list(tqdm(clips, total=len(rows), desc="decode", unit="clip"))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        # Draws depend on the epoch and the place of the example, on nothing else.
         row = self.rows[index]
         generator = derived_generator(self.seed, self.epoch, index)
         if self._clips is not None:

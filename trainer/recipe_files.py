@@ -40,6 +40,7 @@ def find_packaged(name: str) -> str:
 def known_fields() -> list[str]:
     """The names of the fields of recipes, from the source of the dataclasses that define them: importing these takes
     seconds."""
+    # Each class by the file that defines it; transformers' own is read too, not imported.
     here = Path(__file__).parent
     sources = {
         "RunArguments": here / "recipe.py",
@@ -58,9 +59,10 @@ def unknown_field(name: str) -> str | None:
     """A sentence that suggests the nearest field, or None if a field of this name exists."""
     if name in known_fields():
         return None
-    near = get_close_matches(name, known_fields(), n=1)
-    hint = f" Did you mean `{near[0]}`?" if near else ""
-    return f"unknown field `{name}`.{hint}"
+    message = f"unknown field `{name}`."
+    for near in get_close_matches(name, known_fields(), n=1):
+        message += f" Did you mean `{near}`?"
+    return message
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -90,6 +92,7 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         FileNotFoundError: If the file does not exist.
         ValueError: If it is not a mapping or has an unknown field; the message suggests the nearest known one.
     """
+    # Unknown fields of the file itself, before its base is read.
     path = Path(path)
     content = _read_yaml(path)
     base = content.pop("base", None)
@@ -97,7 +100,9 @@ def read_recipe(path: str | Path) -> dict[str, Any]:
         unknown = unknown_field(str(name))
         if unknown:
             raise ValueError(f"{path}: {unknown}")
-    return content if base is None else read_recipe(path.parent / base) | content
+    if base is None:
+        return content
+    return read_recipe(path.parent / base) | content
 
 
 def check_recipes(arguments: Sequence[str]) -> None:
@@ -115,6 +120,7 @@ def check_recipes(arguments: Sequence[str]) -> None:
     from eval.benchmarks.registry import check_benchmark
     from modeling_scalar.model_identity import identify
 
+    # Recipes come first, then flags; a later one overrides an earlier one.
     flags = list(arguments)
     fields: dict[str, Any] = {}
     while flags and not flags[0].startswith("-"):
@@ -125,6 +131,7 @@ def check_recipes(arguments: Sequence[str]) -> None:
         if not separator:
             value = "".join(flags[place + 1 : place + 2])
         fields[name.removeprefix("--")] = value
+    # What they name must be there; a plugin may bring a benchmark.
     if fields.get("model"):
         identify(find_packaged(str(fields["model"])))
     if fields.get("benchmark") and not fields.get("plugin"):
