@@ -39,6 +39,9 @@ app = typer.Typer(
 )
 
 
+# Data --------------------------------------------------------------------------------------------------------------
+
+
 @command_of(app, MiniatureConfig)
 def miniature(config: MiniatureConfig) -> None:
     """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
@@ -69,6 +72,7 @@ def stamps(config: StampsConfig) -> None:
     from evidence.stamps.measuring import measure
     from evidence.stamps.report import StampsResults, report, write_page
 
+    # The report is computed from the files, whether or not they are new.
     if not config.report_only:
         measure(config.root, config.output, print_lines)
     results = StampsResults(config.output)
@@ -93,6 +97,9 @@ def composed(config: ComposedConfig) -> None:
     print_lines(*text.splitlines())
     if config.page is not None:
         write_page(results, config.page)
+
+
+# Models ------------------------------------------------------------------------------------------------------------
 
 
 @command_of(app, BackboneConfig)
@@ -129,6 +136,9 @@ def temperature(config: TemperatureConfig) -> None:
 
     spread = spread_of_model(**vars(config))
     print_lines(f"Spread of the scores of unmatched pairs: {spread:.3f}; temperature: {RATIO * spread:.2g}")
+
+
+# The study ---------------------------------------------------------------------------------------------------------
 
 
 @command_of(app, StudyConfig)
@@ -191,6 +201,7 @@ def fused(config: FusedConfig) -> None:
     compare(config)
 
 
+# Measurements of speed, and the paper's tables and figures.
 app.add_typer(speed, name="speed")
 register(app)
 

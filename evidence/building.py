@@ -1,7 +1,7 @@
 """The small backbone before its training: random weights, and a vocabulary learned from the data."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
@@ -16,6 +16,10 @@ DESCRIPTION = Path(__file__).with_name("backbone.yaml")
 """The configuration of the small backbone."""
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: index for index, token in enumerate(tokens)}
 
 
 def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
@@ -36,21 +40,22 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
         ValueError: If `size` is too small for the special tokens and characters.
     """
     # Words are those that the tokenizer itself will see.
-    backend = BertTokenizer(vocab={token: index for index, token in enumerate(_SPECIAL_TOKENS)}).backend_tokenizer
+    backend = BertTokenizer(vocab=_numbered(_SPECIAL_TOKENS)).backend_tokenizer
     counts: Counter[str] = Counter()
     for text in texts:
         pieces = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))
-        counts.update(word for word, _ in pieces)
+        for word, _ in pieces:
+            counts[word] += 1
 
     # Every character at the start of a word and within one, then words by frequency and alphabet.
     characters = sorted(set().union(*counts))
-    tokens = [*_SPECIAL_TOKENS, *characters, *(f"##{character}" for character in characters)]
+    tokens = [*_SPECIAL_TOKENS, *characters, *map("##{}".format, characters)]
     if size < len(tokens):
         raise ValueError(f"`vocab_size` must be at least {len(tokens)} (special tokens and characters), got {size}.")
     for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if len(word) > 1:
             tokens.append(word)
-    return {token: index for index, token in enumerate(tokens[:size])}
+    return _numbered(tokens[:size])
 
 
 def build_new(texts: Iterable[str]) -> tuple[ScalarModel, ScalarProcessor]:

@@ -114,6 +114,7 @@ def joined_sequences(
         `input_ids` and `attention_mask`, `torch.LongTensor` of shape `(clips, tokens)`.
     """
     sequences = []
+    masks = []
     for row, present in enumerate(modality_mask.tolist()):
         # The tokens of each modality without padding.
         pieces = []
@@ -123,7 +124,7 @@ def joined_sequences(
                 pieces.append(inputs[f"{name}_input_ids"][row][is_token])
         inner = [piece[1:-1] for piece in pieces]
         sequences.append(torch.cat([pieces[0][:1], *inner, pieces[0][-1:]]))
-    masks = [torch.ones_like(sequence) for sequence in sequences]
+        masks.append(torch.ones_like(sequences[-1]))
     return pad_sequence(sequences, batch_first=True), pad_sequence(masks, batch_first=True)
 
 

@@ -48,6 +48,7 @@ def halve(run: Path, output: Path, before: Sequence[Path] = ()) -> int:
     ended = (run / RECIPE).is_file() and (run / CONFIG_NAME).is_file()
     if not ended or last_checkpoint(run) is None:
         raise ValueError(f"{run} must be the folder of a finished full fine-tuning run.")
+    # In full precision first, so that a weight out of range is noticed.
     recipe = read_json(run / RECIPE)
     model, processor = load_model(run, dtype=torch.float32)
     model.half()

@@ -47,7 +47,10 @@ def _class_silhouettes(embeddings: Embeddings, modality: int) -> dict[int, float
     vectors = embeddings.modality_embeds[clips, modality].double().numpy()
     samples = torch.from_numpy(silhouette_samples(vectors, queries.numpy(), metric="cosine"))
     # A class's silhouette is the mean over its clips.
-    return {label: samples[queries == label].mean().item() for label in labels.tolist()}
+    means = {}
+    for label in labels.tolist():
+        means[label] = samples[queries == label].mean().item()
+    return means
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -10,6 +10,7 @@ mteb's own wrapper embeds all that a clip has into one vector, with its own fram
 
 import copy
 import sys
+from itertools import compress
 
 import mteb
 import torch
@@ -37,8 +38,8 @@ class Masked:
         self.parts = []
         for kept in mask.unique(dim=0):  # documents of the same modalities are a corpus of their own
             rows = (mask == kept).all(dim=1).nonzero().flatten().tolist()
-            shown = "".join(letter for letter, is_kept in zip(letters, kept, strict=True) if is_kept)
-            metadata = task_metadata.model_copy(update={"category": f"{asked}2{shown}"})
+            left = "".join(compress(letters, kept))
+            metadata = task_metadata.model_copy(update={"category": f"{asked}2{left}"})
             part = copy.copy(self.model)
             part.index(corpus.select(rows), task_metadata=metadata, **options)  # columns of no letter are not read
             self.parts.append((part, metadata))

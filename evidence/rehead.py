@@ -56,6 +56,7 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     Raises:
         ValueError: If another model made the gallery, or the adapter changes more than heads.
     """
+    # The heads must belong to the encoder that made the gallery.
     heads = identify(model)
     base = _base_of_heads(heads)
     old = Gallery.open(gallery)
@@ -78,7 +79,8 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     seconds = old.clips.column("seconds").to_pylist()
     with GalleryWriter(output, old.dtype) as writer:
         # `plan` describes the embedding run
-        kept = {name: value for name, value in old.metadata.items() if name != "plan"}
+        kept = dict(old.metadata)
+        kept.pop("plan", None)
         writer.metadata = kept | provenance_of(network, model)
         writer.put_clips(old.clip_ids, embeds, mask, problems, seconds)
         writer.put_files(list(old.files.values()))

@@ -36,7 +36,9 @@ def route(
             f"Expected ranks by at least one method, for each of {len(groups_of_validation)} queries, got {numbers}."
         )
     # The R@1 of each method on some rows; the first of equals is the earlier method.
-    hits = {method: np.asarray(ranks) == 1 for method, ranks in ranks_on_validation.items()}
+    hits = {}
+    for method, ranks in ranks_on_validation.items():
+        hits[method] = np.asarray(ranks) == 1
 
     def best(rows: Sequence[int]) -> str:
         return max(hits, key=lambda method: int(hits[method][rows].sum()))

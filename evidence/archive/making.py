@@ -144,7 +144,7 @@ def _write_film(path: Path, item: Mapping[str, Any]) -> None:
                 frame.pts = None
                 container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    # What is said stands in the middle of each chapter.
+    # A line of subtitles begins in the middle of each chapter.
     cues = []
     for number, chapter in enumerate(item["chapters"]):
         middle = CHAPTER_SECONDS * (number + 0.5)

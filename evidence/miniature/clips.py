@@ -34,7 +34,7 @@ ABSENT_SHARES = {"video": 0.05, "audio": 0.15, "subtitle": 0.20}
 # The same for further evidence, each independently; but without video there is no screen.
 EVIDENCE_ABSENT_SHARES = {"title": 0.15, "screen": 0.30}
 
-# A caption is specific enough for one clip in 2^12, if its modalities say that much.
+# A caption is specific enough for one clip in 2^12, if its modalities have that much content.
 _BITS = 12.0
 
 Attributes = dict[str, dict[str, str]]
@@ -84,6 +84,7 @@ class MiniatureClip:
     @property
     def about(self) -> list[str]:
         """Modalities that the caption describes: it mentions them, or they express a concept that it names."""
+        # A concept is described by every modality that expresses it.
         about = []
         for modality, values in self.attributes.items():
             expressed = {factor: expressed_value(factor, modality, values) for factor in self.concepts}
@@ -115,6 +116,7 @@ class MiniatureClip:
     @cached_property
     def facts(self) -> frozenset[tuple[str, ...]]:
         """Return what is true of the clip: its attributes, and the values of factors that its modalities express."""
+        # Of each modality: its attributes, and what they express of every factor.
         facts = set()
         for modality, values in self.attributes.items():
             facts |= {(modality, name, value) for name, value in values.items()}
@@ -228,7 +230,8 @@ def _text_phrase(heads: Sequence[str], words: dict[str, str], rng: np.random.Gen
 
 
 _PHRASES = {"video": _video_phrase, "audio": _audio_phrase, "subtitle": _subtitle_phrase}
-_PHRASES |= {name: partial(_text_phrase, heads) for name, heads in READS.items()}
+for _text, _heads in READS.items():
+    _PHRASES[_text] = partial(_text_phrase, _heads)
 _WORDS = VOCABULARY | EVIDENCE
 
 
@@ -241,7 +244,9 @@ def _phrase(modality: str, names: list[str], attributes: Attributes, rng: np.ran
 
 
 def _concept_phrase(concepts: dict[str, str], rng: np.random.Generator) -> str:
-    words = _choices(rng, {factor: CONCEPTS[factor][value] for factor, value in concepts.items()})
+    words = {}
+    for factor, value in concepts.items():
+        words[factor] = _choice(rng, CONCEPTS[factor][value])
     return " ".join([words.get("subject", "something"), *_known(words, "tempo", "scene")])
 
 
@@ -286,7 +291,7 @@ def _enough(
 ) -> list[_Name]:
     """Add attributes in random order to the first ones, until they are specific enough."""
     mentioned = list(first)
-    # One at a time: what a caption tells depends on all of it.
+    # One at a time: the information of a caption depends on all of it.
     for place in rng.permutation(len(names)):
         if _bits(mentioned, concepts, shared) >= _BITS:
             break

@@ -34,15 +34,15 @@ def _label_rows(results: RunResults, rows_of: Callable[[Seeds], Iterable[Row]]) 
 
 def kinds_table(results: RunResults) -> MetricsTable:
     """Return a table of every score on the same embeddings, by kind of caption, nothing masked; empty if none."""
-    # The note says how many captions of each kind there are.
+    # Captions of each kind on each benchmark, for the note.
     counts: dict[str, dict[str, int]] = {}
     for run in results.all_runs():
         for entry in run["retrieval"].get("kinds", []):
             counts.setdefault(entry["kind"], {})[benchmark_name(run["benchmark"])] = entry["num_queries"]
     sizes = []
     for kind, numbers in counts.items():
-        listed = ", ".join(f"{number} of {benchmark}" for benchmark, number in numbers.items())
-        sizes.append(f"{kind} {listed}")
+        sizes_of_kind = ", ".join(f"{number} of {benchmark}" for benchmark, number in numbers.items())
+        sizes.append(f"{kind} {sizes_of_kind}")
     note = (
         f"Text-to-video R@1, first stage, nothing masked, in the gallery of all clips; captions: {'; '.join(sizes)}. "
         "* strongest single pathway, all captions; (own) the model's own score."
@@ -86,7 +86,7 @@ def ceilings_table(results: RunResults) -> MetricsTable:
     rows = []
     for (benchmark, reader), recalls in ceilings.items():
         known = "everything" if reader == "all" else f"{reader} alone"
-        rows.append([benchmark_name(benchmark), known, *(Cell.of(recalls.get(kind)) for kind in kinds)])
+        rows.append([benchmark_name(benchmark), known, *map(Cell.of, map(recalls.get, kinds))])
     note = (
         "Expected text-to-video R@1 of a reader that makes no mistakes and breaks ties at random, nothing masked. A "
         "reader of one modality knows how often modalities agree, and infers what it can from that."
@@ -114,7 +114,9 @@ def weights_table(results: RunResults) -> MetricsTable:
         "Clips that have a modality left; mean query-conditioned weight at the relevant clip; pairs of a query and "
         "a relevant clip decided by a modality, the one with the largest weight."
     )
-    columns = [*KEYS, ("", "masked"), *((group, modality) for (group, *_), modality in cells)]
+    columns = [*KEYS, ("", "masked")]
+    for (group, *_), modality in cells:
+        columns.append((group, modality))
     rows = _label_rows(results, rows_of)
     return MetricsTable("weights", "Weights of the modalities", note, columns, [rows], len(KEYS) + 1)
 

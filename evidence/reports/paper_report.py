@@ -46,6 +46,7 @@ def paper_tables(results: RunResults) -> list[MetricsTable]:
     """Return all tables, in the order of the paper; a table without measurements has no rows."""
     retrieval = results.of_task("retrieval")
     return [
+        # What was searched, and the tables of the paper's text.
         galleries_table(results),
         retrieval_table(retrieval),
         transfer_table(retrieval),
@@ -55,6 +56,7 @@ def paper_tables(results: RunResults) -> list[MetricsTable]:
         components_table(retrieval),
         gain_missing_table(retrieval),
         ablation_table(retrieval),
+        # Those of its supplement, and measurements that it does not have.
         *(two_stage_missing_table(retrieval, policy) for policy in POLICIES),
         separation_table(results),
         ladder_table(retrieval),
@@ -105,6 +107,7 @@ def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike)
     Returns:
         `list[Path]`: the figures.
     """
+    # Measures are taken from the results, and embeddings only for the latent space.
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     results = load_results(paths)

@@ -202,12 +202,12 @@ def ablation_table(results: RunResults) -> MetricsTable:
                     shared.append(benchmark)
         for heading, measure in measures.items():
             numbers = _means(results, label, shared, measure)
-            shown = []
+            found = []
             if label != reference:
-                shown = changes(numbers, _means(results, reference, shared, measure))
+                found = changes(numbers, _means(results, reference, shared, measure))
             elif "gain" in heading:
-                shown = numbers.values()
-            row.append(Cell(tuple(shown), signed=True))
+                found = numbers.values()
+            row.append(Cell(tuple(found), signed=True))
         name = label_name(label) + " (reference)" * (label == reference)
         ours.append([name, "/".join(counts), *row])
 
@@ -224,12 +224,13 @@ def ablation_table(results: RunResults) -> MetricsTable:
         row = [Cell(rows.get(name, ())) for rows in rows_of.values()]
         two_stages, *gains = (None, None, None)
         if complete:
-            # A row is named "paper: VARIANT", or so for a mean.
+            # Rows are named as "paper: VARIANT" and "paper, mean of 5: VARIANT".
             for variant, means in paper.ABLATION_MEANS.items():
                 if name.endswith(f": {paper.VARIANTS[variant]}"):
                     two_stages, *gains = means
         # The paper has no changes of the first stage.
-        row += [Cell.of(number, signed=True) for number in (two_stages, None, *gains)]
+        for number in (two_stages, None, *gains):
+            row.append(Cell.of(number, signed=True))
         theirs.append([name, "", *row])
 
     columns = ungrouped("label", "n")
@@ -317,12 +318,14 @@ def ladder_table(results: RunResults) -> MetricsTable:
             return None
         return recalls[-1] - recalls[0]
 
-    # A column for each set; the last column starts at the smallest one, which has a name if it is the same everywhere.
+    # A column for each set, then the change, whose heading names the smallest set if it is the same everywhere.
     columns = []
     for modalities in sets:
         columns.append(Column("", short(modalities), in_part("ladder", modalities=list(modalities))))
     firsts = {short(modalities[:1]) for modalities in sets}
-    first = firsts.pop() if len(firsts) == 1 else "first"
+    first = "first"
+    if len(firsts) == 1:
+        (first,) = firsts
     columns.append(Column("", f"Δ {first}→all", change, signed=True))
     table = paper.LADDER if sets == ladder(PAPER_MODALITIES) else {}
     published = _beside(results, table, lambda numbers: (*numbers, numbers[-1] - numbers[0]))
@@ -407,10 +410,13 @@ def seeds_table(results: RunResults) -> MetricsTable:
 
 
 def _sign_row(claim: str, cells: str, wins: int, ties: int, losses: int) -> Row:
-    p = ""
+    row = [claim, cells]
+    for number in (wins, ties, losses):
+        row.append(Cell((float(number),), digits=0))
+    p_value = ""
     if wins + losses:
-        p = f"{sign_test(wins, losses):.2g}"
-    return [claim, cells, *(Cell((float(number),), digits=0) for number in (wins, ties, losses)), p]
+        p_value = f"{sign_test(wins, losses):.2g}"
+    return [*row, p_value]
 
 
 def sign_table(results: RunResults) -> MetricsTable:

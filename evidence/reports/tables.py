@@ -102,16 +102,13 @@ class MetricsTable:
 
     def filled(self) -> "MetricsTable":
         """Return the table without the columns that are empty in every row, as one block."""
-        # Keys always stay.
-        kept = list(range(self.num_keys))
-        for index in range(self.num_keys, len(self.columns)):
-            texts = {str(row[index]) for row in self.rows}
-            if not texts <= {"", _ABSENT}:
-                kept.append(index)
-        rows = []
-        for row in self.rows:
-            rows.append([row[index] for index in kept])
-        return replace(self, columns=[self.columns[index] for index in kept], blocks=[rows])
+        # Column by column; keys always stay.
+        kept = []
+        for index, (heading, *cells) in enumerate(zip(self.columns, *self.rows, strict=True)):
+            if index < self.num_keys or not {"", _ABSENT}.issuperset(map(str, cells)):
+                kept.append((heading, *cells))
+        columns, *rows = zip(*kept, strict=True)
+        return replace(self, columns=list(columns), blocks=[rows])
 
     def readable_rows(self) -> list[list[str]]:
         """Return the text of each cell, with blanks for keys that repeat those of the row above."""

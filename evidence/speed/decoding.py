@@ -96,13 +96,13 @@ def main(config: DecodingConfig) -> None:
         readers = make_readers(path, config.frames)
 
         # The readers take turns, so that a slow moment of the machine meets all of them.
-        times = {name: [] for name in readers}
+        times: dict[str, list[float]] = {}
         frames = {}
         for _ in range(config.repeats):
             for name, read in readers.items():
                 start = time.perf_counter()
                 frames[name] = read()
-                times[name].append(time.perf_counter() - start)
+                times.setdefault(name, []).append(time.perf_counter() - start)
     # Ratios are to the first reader.
     first = next(iter(readers))
     print(f"{'reader':<44}{'ms':>8}{'ratio':>8}  same frames")

@@ -23,14 +23,11 @@ from torch.nn.functional import normalize
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
 from eval.protocol.rates import RATES
+from evidence.speed.scoring import products
 from evidence.speed.settings import EvaluationConfig
 from modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips on which public code is timed
-
-
-def three_products(texts: torch.Tensor, modalities: torch.Tensor) -> list[torch.Tensor]:
-    return [texts @ modalities[:, index].T for index in range(3)]
 
 
 def stacked_gram(texts: torch.Tensor, modalities: torch.Tensor) -> torch.Tensor:
@@ -101,7 +98,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
     shared = {}
     per_pair = {}
     for _ in range(rounds + 1):
-        limit.append(_cpu_time(three_products, texts, modalities))
+        limit.append(_cpu_time(products, texts, modalities, mask))
         for name in methods:
             options = {"method": name, "concat_embeds": embeddings.concat_embeds}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))

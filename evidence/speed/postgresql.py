@@ -33,6 +33,7 @@ K = 10
 
 def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> float:
     """The median time of queries in milliseconds."""
+    # One query at a time, as a user waits for it.
     seconds = []
     for text in texts:
         begun = time.perf_counter()
@@ -69,6 +70,7 @@ def main(config: PostgresqlConfig) -> None:
         with tempfile.TemporaryDirectory() as folder:
             gallery = fill(Path(folder), config.clips, config.dim, "float16", data="clustered")
             texts = made_vectors("clustered", (config.queries, config.dim), torch.Generator().manual_seed(1))
+            # One server, then three that share the clips.
             for count in (1, 3):
                 servers.renew()
                 databases = [server.new_database() for server in servers(count)]
@@ -91,14 +93,14 @@ def main(config: PostgresqlConfig) -> None:
                     found = searcher.rank(texts, K, scoring, Selection())
                     known = gallery.search(texts, K, temperature)
                     wrong = sum(map(ne, map(clip_ids, found), map(clip_ids, known)))
-                    listed = median_ms(lambda text: ask_list(searcher, text, temperature), texts)  # noqa: B023
+                    of_list = median_ms(lambda text: ask_list(searcher, text, temperature), texts)  # noqa: B023
                     whole = median_ms(
                         lambda text: searcher.rank(text[None], K, scoring, Selection()),  # noqa: B023
                         texts,
                     )
                     print(
-                        f"    temperature {temperature:g}: products {products:.0f} ms, list {listed:.0f} "
-                        f"({listed / products:.1f} times), query {whole:.0f}; {wrong} of {len(texts)} lists differ "
+                        f"    temperature {temperature:g}: products {products:.0f} ms, list {of_list:.0f} "
+                        f"({of_list / products:.1f} times), query {whole:.0f}; {wrong} of {len(texts)} lists differ "
                         "from the folder's"
                     )
                     sys.stdout.flush()

@@ -60,8 +60,11 @@ def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Te
 
 def _remove_modules() -> dict[str, ModuleType]:
     """Remove the model's modules from those that are imported, and return them."""
-    names = [name for name in sys.modules if name.split(".")[0] == "modeling_scalar"]
-    return {name: sys.modules.pop(name) for name in names}
+    removed = {}
+    for name in list(sys.modules):
+        if name.split(".")[0] == "modeling_scalar":
+            removed[name] = sys.modules.pop(name)
+    return removed
 
 
 def closed_form_of(folder: str) -> Callable:

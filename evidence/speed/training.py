@@ -314,11 +314,14 @@ def make_trainer(
 
 def with_features(trainer: ScalarTrainer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the same batch with the outputs of the frozen towers instead of their inputs."""
-    raw = ("pixel_values_videos", "input_features")
-    inputs = {name: batch[name] for name in raw}
+    others = dict(batch)
+    frames = others.pop("pixel_values_videos")
+    sounds = others.pop("input_features")
     with torch.no_grad():
-        features = trainer.scalar_model.get_tower_features(**inputs, modality_mask=batch["modality_mask"])
-    return {name: value for name, value in batch.items() if name not in raw} | features
+        features = trainer.scalar_model.get_tower_features(
+            pixel_values_videos=frames, input_features=sounds, modality_mask=batch["modality_mask"]
+        )
+    return others | features
 
 
 def make_miniature() -> ScalarModel:

@@ -59,12 +59,16 @@ def embed_half(items: Sequence[Item], root: Path) -> Half:
         vectors, _ = embed_clips(model, processor(clips=clips))
         embeds.append(vectors)
     # Queries, which some items lack.
-    asked = [place for place, item in enumerate(items) if item.query is not None]
-    queries = [items[place].query for place in asked]
+    relevant = []
+    queries = []
+    for place, item in enumerate(items):
+        if item.query is not None:
+            relevant.append(place)
+            queries.append(item.query)
     texts = []
     for batch in in_batches(queries, _BATCH):
         texts.append(embed_captions(model, processor, batch))
-    return Half(torch.cat(texts), torch.cat(embeds), torch.tensor(asked))
+    return Half(torch.cat(texts), torch.cat(embeds), torch.tensor(relevant))
 
 
 __all__ = ["MODALITIES", "Half", "embed_half"]

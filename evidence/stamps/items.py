@@ -151,7 +151,7 @@ def read_items(root: Path) -> list[Item]:
 
 
 def digest_of(items: Sequence[Item], root: Path) -> str:
-    """Return the SHA-256 of the items and their pictures, which tells whether two results are of the same ones."""
+    """Return the SHA-256 of the items and their pictures, to compare with those of other results."""
     digest = hashlib.sha256()
     for item in items:
         digest.update(f"{item.path}\n{item.query}\n".encode())

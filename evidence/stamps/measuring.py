@@ -99,12 +99,13 @@ def measure(root: Path, output: Path, print_line: Callable[[str], Any] = print) 
     """
     items = read_items(root)
     print_line(f"{len(items)} photographs with captions of their own")
-    halves = {}
-    for name, is_shown in (("fit", False), ("shown", True)):
-        halves[name] = [item for item in items if item.is_shown == is_shown]
+    halves: dict[str, list[Item]] = {"fit": [], "shown": []}
+    for item in items:
+        half = "shown" if item.is_shown else "fit"
+        halves[half].append(item)
     rows, found = rank_halves(embed_half(halves["fit"], root), embed_half(halves["shown"], root), print_line)
 
-    # What was fitted, and all that tells whether two results can be compared.
+    # What was fitted, and what two results that are compared must share.
     facts = {
         "counts": {name: _counts(half) for name, half in halves.items()},
         "digest": digest_of(items, root),

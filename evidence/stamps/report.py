@@ -129,6 +129,7 @@ def claims_table(results: StampsResults) -> MetricsTable:
 def goals(results: StampsResults) -> list[dict[str, Any]]:
     """Return for each regime the better of the two rivals and the other, with SCALAR's differences, and whether the
     goal is met: at most one point below the better, at least three above the other."""
+    # The better of the two by the mean in this regime.
     found = []
     for regime in REGIMES:
         better, other = sorted(("fused", "max"), key=lambda rival: -results.mean(regime, rival))
@@ -156,6 +157,7 @@ def goals_table(results: StampsResults) -> MetricsTable:
 
 def methods_table(results: StampsResults) -> MetricsTable:
     """Every method in every regime."""
+    # After the fit, a column for each regime and measure.
     columns = list(product(REGIMES, MEASURES))
     rows: list[Row] = []
     for name, rival in RIVALS.items():
@@ -199,6 +201,7 @@ def numbers_table(results: StampsResults) -> MetricsTable:
     rows: list[Row] = []
     for name, rival in RIVALS.items():
         if rival.numbers:
+            # Each number with its name.
             texts = []
             for number, value in zip(rival.numbers, results.facts["fits"][name]["numbers"], strict=True):
                 texts.append(_number_text(number.name, value))
@@ -245,6 +248,7 @@ def fill(text: str, results: StampsResults) -> str:
     """
 
     def filled(match: re.Match) -> str:
+        # The first word is the kind, the others name what it is of.
         kind, *names = match.group(1).split()
         if kind == "table":
             table = TABLES[names[0]](results)

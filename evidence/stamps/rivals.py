@@ -32,6 +32,7 @@ class Scene:
     def __init__(self, drawn: Drawn):
         self.relevant = drawn.half.relevant
         self.num_draws = len(drawn.modality_mask)
+        # The items of all draws are one gallery, (draws * V).
         self._pairs = make_pairs(
             drawn.half.text_embeds,
             drawn.modality_embeds.flatten(0, 1),
@@ -60,6 +61,7 @@ class Scene:
     @cached_property
     def log_determinants(self) -> torch.Tensor:
         """Logarithms of the determinants of each item's own Gram matrix, `(draws, V)`."""
+        # What an item lacks is an axis of its own.
         clips = self._pairs.clips.exact
         gram = clips.gram + torch.diag_embed((~clips.modality_mask).double())
         return self._by_draw(torch.linalg.det(gram).clamp(min=_LEAST**2).log().float())
@@ -208,6 +210,7 @@ def _of_texts(name: str, low: float, high: float, is_log: bool = False) -> tuple
     return tuple(Number(f"{name} of {text}", low, high, is_log) for text in MODALITIES[1:])
 
 
+# Numbers that several methods have.
 _TEMPERATURE = Number("temperature", math.log(0.005), math.log(5.0), is_log=True)
 _ARITY = Number("constant of arity", -1.0, 1.0)
 
@@ -278,7 +281,7 @@ def fit(rival: Rival, scenes: Mapping[str, Scene], queries: np.ndarray | None = 
         chosen = queries
 
     def values(searched: Sequence[float]) -> list[float]:
-        return [number.value(value) for number, value in zip(rival.numbers, searched, strict=True)]
+        return list(map(Number.value, rival.numbers, searched))
 
     def loss(searched: Sequence[float]) -> float:
         return -float(reciprocal_ranks(rival, scenes, values(searched))[chosen].mean())

@@ -1,4 +1,4 @@
-"""The figure of the latent space: which classes it shows, every vector, and what it refuses."""
+"""The figure of the latent space holds every vector of the chosen classes."""
 
 import math
 
