@@ -37,6 +37,7 @@ from gallery.exact.blocks import (
     DamagedVectorsError,
     bounded_scores,
     exact_best,
+    largest_calibration,
     product_error,
     score_error,
     spanned_bounds,
@@ -46,12 +47,14 @@ from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_f
 
 _TILE = 2**18  # pairs whose bounds are computed at once, in cache
 _NARROWEST = 512  # fewest clips of a tile
-_DEVICE_TILE, _TILE_ON_CPU = 3 * 2**26, 3 * 2**20  # products computed at once; on a CPU in cache
+_TILE_ON_CPU = 3 * 2**20  # products in float32 computed at once, in cache
+_DEVICE_TILE = 3 * 2**26  # the same on a GPU
 _GUESSED_AT_ONCE = 64  # texts whose thresholds are guessed at once, in cache
 _MORE = 64  # candidates in addition to twice the number of hits
 _SMALL = 2048.0  # scales the remainder of a float16 to the size of the number
-# Clips scored and searched at once, for few queries and for many: their scores stay in cache.
-_FEW, _BLOCK_OF_FEW, _BLOCK = 16, 16_384, 2_048
+_FEW = 16  # queries
+_BLOCK_OF_FEW = 16_384  # clips scored at once for few queries, whose scores stay in cache
+_BLOCK = 2_048  # the same for more
 _PAIRS_AT_ONCE = 2**22  # pairs that may be among the best
 _SCORES_AT_ONCE = 2**26  # if all scores of a query are needed
 
@@ -77,9 +80,11 @@ class _Coded(NamedTuple):
 
 
 def _coded(texts: torch.Tensor) -> _Coded:
+    # The largest coordinate of each text becomes 127.
     turned = texts.double() @ rotation(texts.shape[-1])
     scale = (turned.abs().amax(1) / 127).clamp(min=1e-30).float()
     rounded = (turned / scale[:, None]).round()
+    # What rounding lost is measured, so the bound holds for any text.
     far = torch.linalg.vector_norm(turned - rounded * scale[:, None], dim=1)
     norm = (torch.linalg.vector_norm(turned, dim=1) + far).amax().item() + ROUNDING
     lost = (far * LONGEST + ROUNDING) / scale
@@ -99,12 +104,13 @@ def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.n
     if len(rows) < rank:
         return np.full(len(coded.codes), -math.inf)
     mask = block.modality_mask[rows]
-    there = mask.T[:, None]
+    is_present = mask.T[:, None]
+    code_scale = block.code_facts[0, rows]
     found = []
     scales = coded.scale[:, None].split(_GUESSED_AT_ONCE)
     for texts, scale in zip(coded.codes.split(_GUESSED_AT_ONCE), scales, strict=True):
         products = torch.stack([torch._int_mm(texts, some.T) for some in codes])  # (M, Q, S)
-        cosines = options.calibrated(products * (scale * block.code_facts[0, rows]), dim=0) * there
+        cosines = options.calibrated(products * (scale * code_scale), dim=0) * is_present
         scores = closed_form(cosines, mask, block.gram[rows], options.query_temperature, block.min_norm)
         scores = scores.masked_fill(~block.allowed[rows], -math.inf)
         found.append(scores.topk(rank).values[:, -1])
@@ -125,8 +131,10 @@ def _screened(
     Returns:
         Upper bounds of scores, and rows, `(Q, C)` each, as of [`_tables`].
     """
-    number, num_queries = block.modality_mask.shape[1], len(coded.codes)
-    gain, offset = torch.ones(number, 1), torch.zeros(number, 1)
+    number = block.modality_mask.shape[1]
+    num_queries = len(coded.codes)
+    gain = torch.ones(number, 1)
+    offset = torch.zeros(number, 1)
     if options.modality_scale is not None:
         gain = torch.as_tensor(options.modality_scale, dtype=torch.float32)[:, None]
     if options.modality_offset is not None:
@@ -135,42 +143,46 @@ def _screened(
     # |<t, z> - <t', z'>| <= |t'| |z - z'| + |t - t'| |z|. All that follows is divided by the scale of the text: it is
     # `factor` times the product, plus `lost`, plus `level` over the scale. (M, N) and (M, 1)
     scale, error = block.code_facts
-    factor, lost = gain * scale, gain * coded.lost
+    factor = gain * scale
+    lost = gain * coded.lost
     level = gain * (coded.norm * error) + offset
     inverse_scale = 1 / coded.scale[:, None]
     # Clips that may not be found are at -inf, and are left out even if no score is known to be reached.
     never = torch.zeros(len(block)).masked_fill_(~block.allowed, -math.inf)
+    # Squares of bounds are compared, which saves a root for every pair; no square is below -1.
     reach = thresholds / coded.scale.numpy() * (1 - ROUNDING)
     reach = np.where(reach > 0, reach**2, -1.0).astype(np.float32)[:, None]
 
     # Memory that tiles reuse: new memory has to be mapped first, which costs as much as a product.
     width = max(_TILE // num_queries, _NARROWEST)
     memory = torch.empty(number, num_queries * min(width, len(block)), dtype=torch.int32)
-    queries, rows, squares, first = [], [], [], 0
+    found = []
+    first = 0
     for codes in block.codes:
         for some in zip(*(matrix.split(width) for matrix in codes.codes), strict=True):
+            # Upper bounds of the cosines, (M, Q, B), in the memory of the products
             clips = slice(first, first + len(some[0]))
             products = memory[:, : num_queries * len(some[0])].view(number, num_queries, -1)
-            upper = products.view(torch.float32)  # in the same memory
+            upper = products.view(torch.float32)
             for m, matrix in enumerate(some):
                 torch._int_mm(coded.codes, matrix.T, out=products[m])
                 values = upper[m].copy_(products[m])
                 torch.addcmul(lost[m], values, factor[m, clips], out=values)
                 torch.addcmul(values, inverse_scale, level[m, clips], out=values).clamp_(min=0)
-            bounds = spanned_bounds(upper, block.inverse[..., clips], never[clips]).numpy()
+            squares = spanned_bounds(upper, block.inverse[..., clips], never[clips]).numpy()
             # NumPy compares several times as fast as torch, which compares one by one.
-            pairs = np.flatnonzero(bounds >= reach)
-            of_queries, places = np.divmod(pairs, bounds.shape[1])
-            queries.append(of_queries)
-            rows.append(places + first)
-            squares.append(bounds.ravel()[pairs])
+            pairs = np.flatnonzero(squares >= reach)
+            queries, places = np.divmod(pairs, squares.shape[1])
+            found.append((queries, places + first, squares.ravel()[pairs]))
             first = clips.stop
-    queries = np.concatenate(queries)
-    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")  # few bits are sorted fast
+
+    # Pairs come tile by tile, and are sorted by query; numbers of few bits are sorted fast.
+    queries, rows, squares = map(np.concatenate, zip(*found, strict=True))
+    order = np.argsort(queries.astype(np.min_scalar_type(num_queries)), kind="stable")
     queries = queries[order]
-    bounds = np.sqrt(np.concatenate(squares)[order]) * coded.scale.numpy()[queries].astype(np.float64) * (1 + ROUNDING)
-    pairs = queries, np.concatenate(rows)[order], bounds
-    return _tables(*map(torch.from_numpy, pairs), num_queries, k)
+    scale = coded.scale.numpy()[queries].astype(np.float64)
+    bounds = np.sqrt(squares[order]) * scale * (1 + ROUNDING)
+    return _tables(*map(torch.from_numpy, (queries, rows[order], bounds)), num_queries, k)
 
 
 def _tables(
@@ -179,11 +191,13 @@ def _tables(
     """Pairs, in ascending order of their queries, as tables `(Q, C)` with C at least k: their values, -inf where there
     are no more, and their rows."""
     counts = queries.bincount(minlength=num_queries)
-    places = torch.arange(len(queries), device=queries.device) - (counts.cumsum(0) - counts)[queries]
+    starts = counts.cumsum(0) - counts
+    columns = torch.arange(len(queries), device=queries.device) - starts[queries]
     table = values.new_full((num_queries, max(k, int(counts.max()))), -math.inf)
-    found = rows.new_zeros(table.shape)
-    table[queries, places], found[queries, places] = values, rows
-    return table, found
+    places = rows.new_zeros(table.shape)
+    table[queries, columns] = values
+    places[queries, columns] = rows
+    return table, places
 
 
 def _refined(
@@ -197,11 +211,12 @@ def _refined(
     for _ in range(2):
         queries, columns = (is_next & (upper > -math.inf)).nonzero(as_tuple=True)
         if len(queries):
+            # Clip by clip, so that a clip's vectors are read once for all queries
             order = rows[queries, columns].argsort(stable=True)
-            queries, columns = queries[order], columns[order]
-            bounds = bounded_scores(block, texts, queries, rows[queries, columns], options)
-            lower[queries, columns], upper[queries, columns] = bounds
+            where = queries[order], columns[order]
+            lower[where], upper[where] = bounded_scores(block, texts, where[0], rows[where], options)
         is_known |= is_next
+        # k clips have at least this score.
         least = lower.topk(k).values[:, -1:]
         is_next = (upper >= least) & ~is_known
     upper = upper.masked_fill(upper < least, -math.inf)
@@ -241,8 +256,10 @@ def find_best(
         coded = _coded(texts)
         if thresholds is None:
             thresholds = _guessed(block, coded, k, options)
+        # Each step leaves fewer clips, and scores them more precisely: in eight bits, float32 and float64.
         upper, rows = _screened(block, coded, k, thresholds, options)
-        best = exact_best(block, texts, *_refined(block, texts, upper, rows, k, options), k, options)
+        upper, rows = _refined(block, texts, upper, rows, k, options)
+        best = exact_best(block, texts, upper, rows, k, options)
         # A guess was too high if fewer than k of the clips reach it; but k of them reach the last one's score.
         again = torch.from_numpy(np.flatnonzero(best.scores[:, -1].numpy() < thresholds))
         if not len(again):
@@ -264,19 +281,19 @@ def _product(texts: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
     """Inner products in float32, `(Q, B)`."""
     if vectors.dtype != torch.float16 or not vectors.is_cuda or torch.__version__ < (2, 8):  # without `out_dtype`
         return texts @ vectors.float().T
-    first, second = (torch.mm(part, vectors.T, out_dtype=torch.float32) for part in _halves(texts))
-    return first.add_(second, alpha=1 / _SMALL)
+    first, second = _halves(texts)
+    products = torch.mm(first, vectors.T, out_dtype=torch.float32)
+    return products.add_(torch.mm(second, vectors.T, out_dtype=torch.float32), alpha=1 / _SMALL)
 
 
 def _error_of(block: Block, texts: torch.Tensor, options: ScoreOptions) -> torch.Tensor:
     """Bound how much scores in float32 differ from those in float64, `(N,)`."""
-    gain, offset = (
-        max(abs(value) for value in values) if values is not None else default
-        for values, default in ((options.modality_scale, 1.0), (options.modality_offset, 0.0))
-    )
-    norm, dim = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item(), texts.shape[-1]
+    gain, offset = largest_calibration(options)
+    dim = texts.shape[-1]
+    norm = torch.linalg.vector_norm(texts.double(), dim=-1).amax().item()
     # Tensor cores truncate sums of products instead of rounding, and the remainders of texts are truncated, too.
     error = 4 * product_error(dim, norm, block.chunks[0][0]) + norm * math.sqrt(dim) * 2.0**-21
+    # No calibrated cosine is larger than that of the longest vector in the direction of the text.
     largest = gain * norm * LONGEST + offset
     rho = block.rho.double()
     error = gain * error + ROUNDING * max(1.0, largest)
@@ -289,18 +306,24 @@ def _highest(
     """The highest upper bounds of scores, and the rows of their clips, `(Q, K)` each."""
     tile = _TILE_ON_CPU if texts.device.type == "cpu" else _DEVICE_TILE
     width = max(tile // block.modality_mask.shape[1] // len(texts), 1)
-    best, found = [], []
+    best = []
+    found = []
     for start in range(0, len(block), width):
         columns = slice(start, start + width)
-        clips = block[columns] if len(block) > width else block  # the whole block keeps its derived values
-        of_chunks = [[_product(texts, vectors) for vectors in chunk] for chunk in clips.chunks]
-        products = torch.stack([torch.cat(column, dim=1) for column in zip(*of_chunks, strict=True)])
-        products = products.mul_(clips.modality_mask.T[:, None])
+        clips = block
+        if len(block) > width:  # the whole block keeps its derived values
+            clips = block[columns]
+        of_chunks = []
+        for chunk in clips.chunks:
+            of_chunks.append(torch.stack([_product(texts, vectors) for vectors in chunk]))
+        products = torch.cat(of_chunks, dim=2).mul_(clips.modality_mask.T[:, None])  # (M, Q, B)
+        # A score in float32 plus the error of its clip is an upper bound.
         upper = METHODS["scalar"].score(Pairs(texts, clips, options, similarities=products))
         upper = (upper + miss[columns]).masked_fill_(~block.allowed[columns], -math.inf)
         values, places = upper.topk(min(count, upper.shape[1]), dim=1)
         best.append(values)
         found.append(places + start)
+    # The best of all tiles are among the best of each.
     values, order = torch.cat(best, dim=1).topk(count, dim=1)
     return values, torch.cat(found, dim=1).gather(1, order)
 
@@ -318,7 +341,9 @@ def find_best_on_device(
     """
     with torch.autocast(texts.device.type, enabled=False):
         miss = _error_of(block, texts, options).float() * (1 + 1e-6) + ROUNDING
-        count = min(2 * k + _MORE if count is None else count, len(block))
+        if count is None:
+            count = 2 * k + _MORE
+        count = min(count, len(block))
         upper, rows = _highest(block, texts, miss, min(count + 1, len(block)), options)
         best = exact_best(block, texts, upper[:, :count], rows[:, :count], k, options)
         if count == len(block):
@@ -346,14 +371,11 @@ class Ranking(NamedTuple):
     weights: torch.Tensor | None = None
 
 
-def _check_scores(scores: torch.Tensor) -> None:
-    """Raise a ValueError if a score is not a number: NaN would be ranked somewhere, or silently left out."""
+def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k highest of each row, best first; equal ones in their original order. NaN would be ranked somewhere, or
+    silently left out: it comes from damaged vectors."""
     if scores.isnan().any():
         raise DamagedVectorsError
-
-
-def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k highest of each row, best first; equal ones in their original order."""
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return scores[:, :k], rows.gather(1, order[:, :k])
 
@@ -362,14 +384,14 @@ def _rank_whole(
     block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from all scores of a query at once: for scores that depend on other clips, and for a large `k`."""
-    # Without removed clips, which would take ranks from others.
-    rows, clips = block.is_there.nonzero().flatten(), block
+    # Without removed clips, which would take ranks from others
+    rows = block.is_there.nonzero().flatten()
+    clips = block
     if len(rows) < len(block):
         clips = block[rows]
     found = []
     for some in queries.split(max(1, _SCORES_AT_ONCE // max(1, len(clips)))):
         scores = Pairs(some, clips, options).scores(method)
-        _check_scores(scores)
         found.append(_sorted(scores, rows.expand(len(some), -1), k))
     return tuple(map(torch.cat, zip(*found, strict=True)))
 
@@ -378,15 +400,16 @@ def _rank_in_tiles(
     block: Block, queries: torch.Tensor, k: int, method: str, options: ScoreOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rank from the scores of some clips at a time."""
+    # Only what beats the k best so far is sorted.
     best = queries.new_full((len(queries), k), -math.inf)
     rows = torch.zeros(best.shape, dtype=torch.long, device=queries.device)
     size = _BLOCK_OF_FEW if len(queries) <= _FEW else _BLOCK
     for start in range(0, len(block), size):
         scores = Pairs(queries, block[start : start + size], options).scores(method)
         scores.masked_fill_(~block.is_there[start : start + size], -math.inf)
-        _check_scores(scores)
-        # A clip with an equal score is later in the gallery, so it does not replace the last one.
-        better, columns = (scores > best[:, -1:]).nonzero(as_tuple=True)
+        # A clip with an equal score is later in the gallery, so it does not replace the last one. NaN is kept, and
+        # raises an error.
+        better, columns = (~(scores <= best[:, -1:])).nonzero(as_tuple=True)
         values, places = _tables(better, columns + start, scores[better, columns], len(queries), 0)
         best, rows = _sorted(torch.cat([best, values], dim=1), torch.cat([rows, places], dim=1), k)
     return best, rows
@@ -394,8 +417,11 @@ def _rank_in_tiles(
 
 def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: ScoreOptions) -> Ranking:
     """Rank by SCALAR's score, with as many queries at once as fit in memory."""
-    find, found, count = find_best_on_device if block.codes is None else find_best, [], len(block)
-    for some in queries.split(max(1, _PAIRS_AT_ONCE // (count if 4 * k > count else 4 * k))):
+    find = find_best_on_device if block.codes is None else find_best
+    # Up to 4 k clips of a query may be among the best; if there are no more, all of them.
+    count = min(4 * k, len(block))
+    found = []
+    for some in queries.split(max(1, _PAIRS_AT_ONCE // count)):
         found.append(find(block, some, k, options))
     scores, rows, weights, num_scored = map(torch.cat, zip(*found, strict=True))
     return Ranking(scores.float(), rows, num_scored, weights)
@@ -420,15 +446,20 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         DamagedVectorsError: vectors are not as they were written.
         ValueError: the method is unknown, or an option is out of range.
     """
-    entry, score_options, num_clips = find_method(method), make_options(**options), len(block)
-    k, queries = min(k, num_clips), text_embeds.to(block.device)
+    entry = find_method(method)
+    score_options = make_options(**options)
+    num_clips = len(block)
+    queries = text_embeds.to(block.device)
+    k = min(k, num_clips)
     if not num_clips or not len(queries):
         nothing = torch.empty(len(queries), 0)
         return Ranking(nothing, nothing.long(), torch.zeros(len(queries), dtype=torch.long))
     if method == "scalar":
         return _rank_by_centroids(block, queries, k, score_options)
-    is_whole = entry.whole or 4 * k > num_clips
-    scores, rows = (_rank_whole if is_whole else _rank_in_tiles)(block, queries, k, method, score_options)
+    rank_all = _rank_in_tiles
+    if entry.whole or 4 * k > num_clips:
+        rank_all = _rank_whole
+    scores, rows = rank_all(block, queries, k, method, score_options)
     return Ranking(scores.cpu(), rows.cpu(), torch.full((len(queries),), block.num_there))
 
 
