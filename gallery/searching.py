@@ -387,7 +387,7 @@ class FolderSearcher:
         gallery = self.gallery
         mask = gallery.modality_mask
         found = dict(zip(gallery.modalities, mask.sum(0).tolist(), strict=True))
-        # A transcript without words records that nothing is said, so its clips must have subtitles, too.
+        # A transcript may have no words, so only clips that have subtitles count.
         found[SPEECH] = 0
         hashes = list(Transcripts(gallery.path, SPEECH).hashes())
         if hashes and "subtitle" in gallery.modalities:
@@ -427,7 +427,7 @@ class FolderSearcher:
             try:
                 ranking = rank(block, some, min(k, len(gallery)), scoring.method, **options)
             except DamagedVectorsError as error:
-                names = abbreviated(self._texts(error.rows, Selection(), None).clip_ids)
+                names = abbreviated(self._texts(error.rows, Selection()).clip_ids)
                 reason = f"holds vectors that are not as they were written, of {names}"
                 raise DamagedFileError(gallery.path, reason, gallery.path) from error
             presence = self._presence[ranking.rows]  # (Q, K, M)
@@ -438,7 +438,7 @@ class FolderSearcher:
                     gallery.modalities,
                     ranking.scores[query, :count],
                     presence[query, :count],
-                    partial(self._texts, ranking.rows[query, :count], among, allowed),
+                    partial(self._texts, ranking.rows[query, :count], among),
                     rows=rows[query, :count],
                     num_scored=ranking.num_scored[query].item(),
                     **facts,
@@ -479,7 +479,7 @@ class FolderSearcher:
             self._partial[selected] = self.block.with_modalities(torch.tensor(selected))
         return self._partial[selected]
 
-    def _texts(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> Texts:
+    def _texts(self, rows: torch.Tensor, among: Selection) -> Texts:
         """The texts of stored clips."""
         if not len(rows):
             return Texts([], [], [], [])
@@ -493,7 +493,7 @@ class FolderSearcher:
         clip_ids = [names[place] for place in places]
         copies = [()] * len(clip_ids)
         if among.unique:
-            copies = self._copies(self._kept_rows[rows], among, allowed)
+            copies = self._copies(self._kept_rows[rows], among)
         problems = [tuple(problems[place]) for place in places]
         return Texts(clip_ids, self.gallery.places_of(clip_ids), problems, copies)
 
@@ -565,13 +565,13 @@ class FolderSearcher:
         """Which clips `(N,)` are of some files."""
         return torch.from_numpy(np.array(pc.is_in(self.gallery.paths, value_set=files), dtype=bool))
 
-    def _copies(self, rows: torch.Tensor, among: Selection, allowed: Allowed | None) -> list[tuple[str, ...]]:
+    def _copies(self, rows: torch.Tensor, among: Selection) -> list[tuple[str, ...]]:
         """The other clips with the content of each of these, among those that meet the conditions."""
         # All that could have been found instead: clips that meet every condition but that of uniqueness.
         contents, shared = self.clip_facts.contents
-        everything = self.allowed(replace(among, unique=False))
-        if everything is not None:
-            shared = shared[everything.mask.numpy()[shared]]
+        allowed = self.allowed(replace(among, unique=False))
+        if allowed is not None:
+            shared = shared[allowed.mask.numpy()[shared]]
         names = dict(zip(shared.tolist(), texts_of(self.gallery.clips.take(shared), "clip_id"), strict=True))
         same: dict[int, list[int]] = {}
         for row in names:
@@ -634,7 +634,7 @@ class FolderSearcher:
             gallery.modalities,
             torch.full((len(kept),), math.nan),
             self._presence[stored],
-            partial(self._texts, stored, among, allowed),
+            partial(self._texts, stored, among),
             rows=kept,
             num_scored=0,
             first_rank=skip + 1,
