@@ -101,6 +101,7 @@ def stacked_vectors(
                 f"{tuple(mask.shape)}."
             )
         presence &= mask
+    # Whatever stands where a modality is absent becomes zero, also NaN.
     return torch.where(presence[..., None], embeds, embeds.new_zeros(())), presence
 
 

@@ -57,6 +57,7 @@ def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips according to the metadata, by default the paper's; raises a ValueError if these are not
     names."""
+    # Galleries with the paper's modalities need not name them.
     found = metadata.get(MODALITIES)
     if not found:
         from modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch

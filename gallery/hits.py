@@ -197,6 +197,7 @@ class Hits(Sequence[Hit]):
                 columns.append([*ours, *theirs])
             return Texts(*columns)
 
+        # Only the first stage ranks further clips, so there are no matches yet.
         columns = {}
         for name in ("scores", "presence", "weights", "rows"):
             column = getattr(self, name)
@@ -419,6 +420,7 @@ def _table(hits: Hits) -> str:
 
 
 def _page(results: Sequence[Hits]) -> str:
+    # A table below the title of each query; the remarks on all of them come last.
     parts = []
     for hits in results:
         if hits.title is not None:

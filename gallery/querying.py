@@ -176,6 +176,7 @@ class QueryModel:
             clip = processor.read_clip(_read_picture(path))
         else:
             clip = processor.read_clip(path, processed=True)
+        # A clip without any modality has no vector, so the message says what was wrong with the file.
         if clip.is_empty:
             why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"
             raise ValueError(f"Nothing in this file can be compared with clips. {why}")
@@ -284,6 +285,7 @@ def load_query_model(
             f"{described.path} does not say which model made it. Name it with --model, or "
             "`gallery.load_model(FOLDER)`."
         )
+    # Where the model is missing, the message says what it is needed for.
     try:
         identity = identify(model, revision)
         folder = identity.download()

@@ -76,6 +76,7 @@ def texts_of(table: pa.Table, name: str) -> list[str]:
 
 def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     """A column of lists of texts."""
+    # Two conversions of whole columns, as one of every list would be slow.
     column = table.column(name)
     texts = iter(pc.list_flatten(column).to_pylist())
     return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
