@@ -26,7 +26,7 @@ from evidence.settings import MeasureConfig
 from evidence.study.corrected import CORRECTED
 from evidence.study.fitting import Fit, fits_of, kept_fit, some_clips
 from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
-from evidence.study.towers import described, embed_stored, load_for
+from evidence.study.towers import embed_stored, load_for, metadata_of
 from gallery.described import score_options_of
 from gallery.files import read_json, write_json
 from modeling_scalar import load_model
@@ -82,7 +82,7 @@ def embed(model: Path, root: Path, split: str, stored: bool) -> EmbeddedClips:
     else:
         network, processor, rows, _ = load_for(model, root, split)
         embeddings = embed_dataset(network, processor, rows, progress=False, num_workers=1)
-        embeddings.metadata |= described(network, model, rows)
+        embeddings.metadata |= metadata_of(network, model, rows)
     abouts = load_about(root, split)
     groups = [(kind, *about) for kind, about in zip(embeddings.kinds(), abouts, strict=True)]
     return EmbeddedClips(embeddings, groups)
@@ -258,7 +258,7 @@ def _learned(model: Path) -> dict[str, Any]:
     return settings
 
 
-def _described(chosen: Mapping[Key, Choice], tried: Mapping[str, Sequence[Fit]]) -> list[dict[str, Any]]:
+def _stored_numbers(chosen: Mapping[Key, Choice], tried: Mapping[str, Sequence[Fit]]) -> list[dict[str, Any]]:
     """Return the numbers of each score, and of each fit how many it fitted, what it gained and whether it was kept."""
     entries = []
     for (score, numbers), (_, options) in chosen.items():
@@ -294,7 +294,7 @@ def main(config: MeasureConfig) -> None:
     if config.disagree is not None:
         tests["disagree"] = embed(model, Path(config.disagree), "test", config.stored)
     rows, chosen, tried = measure(validation, tests, config.scores, config.curve)
-    content = {"own": choice[0], "settings": settings, "scores": _described(chosen, tried)}
+    content = {"own": choice[0], "settings": settings, "scores": _stored_numbers(chosen, tried)}
     # The file of ranks says that the run is done, so it comes last.
     write_json(content, output.with_name(f"{output.name}.json"))
     write_ranks(pa.Table.from_pylist(rows), output.with_name(f"{output.name}.parquet"))

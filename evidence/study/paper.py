@@ -200,7 +200,7 @@ def reranked_lead(results: StudyResults, rate: str) -> dict[str, float] | None:
     return {"difference": fmean(first) - fmean(second), "low": float(low), "high": float(high)}
 
 
-def found_for(results: StudyResults, claim: PaperClaim) -> dict[str, Any] | None:
+def our_difference(results: StudyResults, claim: PaperClaim) -> dict[str, Any] | None:
     """Return our difference for a claim, in the unit of its sizes; `None` if it was not measured."""
     name = claim.difference or ""
     if name.startswith("reranked-"):
@@ -220,7 +220,7 @@ def paper_table(results: StudyResults) -> Table:
     for topic in PAPER_CLAIMS:
         rows: list[Row] = []
         for claim in topic:
-            entry = found_for(results, claim)
+            entry = our_difference(results, claim)
             ours = "–"
             if entry is not None:
                 ours = format_interval(entry)
@@ -231,4 +231,4 @@ def paper_table(results: StudyResults) -> Table:
     return Table("paper", "Claims of the paper", note, columns, blocks, 2)
 
 
-__all__ = ["PAPER_CLAIMS", "RULE", "PaperClaim", "found_for", "paper_table", "reranked_lead", "verdict"]
+__all__ = ["PAPER_CLAIMS", "RULE", "PaperClaim", "our_difference", "paper_table", "reranked_lead", "verdict"]

@@ -151,7 +151,7 @@ class Run:
         measured (`Path`): name of the files with what is measured, without their suffixes.
         clips ([`ClipSet`]): the clips to train on.
         settings (`Mapping`): fields that override those of the recipes.
-        shown ([`ClipSet`], *optional*): the clips to measure on, if others.
+        measured_on ([`ClipSet`], *optional*): the clips to measure on, if others.
         disagreeing ([`ClipSet`], *optional*): further clips to measure on, whose modalities disagree.
         measures (`Sequence[str]`): options of `python -m evidence measure`.
         reranked ([`ClipSet`], *optional*): clips to measure the second stage on; by default it is not measured.
@@ -164,14 +164,14 @@ class Run:
     measured: Path
     clips: ClipSet
     settings: Mapping[str, Any]
-    shown: ClipSet | None = None
+    measured_on: ClipSet | None = None
     disagreeing: ClipSet | None = None
     measures: Sequence[str] = ()
     reranked: ClipSet | None = None
     is_trial: bool = False
 
     @property
-    def found(self) -> Path:
+    def numbers_file(self) -> Path:
         """The file of a trial's measure, or of the numbers that were fitted."""
         return self._file(".json")
 
@@ -212,7 +212,7 @@ class Run:
 
     def measure_command(self) -> tuple[str, ...]:
         """Return the command that ranks the clips of the benchmark."""
-        root = (self.shown or self.clips).root
+        root = (self.measured_on or self.clips).root
         command = [sys.executable, "-m", "evidence", "measure", "--model", str(self.folder), "--root", str(root)]
         command += ["--output", str(self.measured), *self.measures]
         if self.disagreeing is not None:
@@ -237,7 +237,7 @@ class Run:
         """Return the commands that are left, as a task."""
         # What was measured counts, whether or not the trained model is still there.
         left = []
-        last = self.found if self.is_trial else self.ranks
+        last = self.numbers_file if self.is_trial else self.ranks
         if not last.is_file():
             left.append(Stage("measure", self.measure_command(), last))
         if self.reranked is not None and not self.second_stage.is_file():

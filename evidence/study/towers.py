@@ -54,7 +54,7 @@ def load_for(
     return network.eval(), sandboxed(processor), loaded.dataset, identity
 
 
-def described(network: ScalarRetrievalModel, model: str | Path, rows: Dataset) -> dict[str, Any]:
+def metadata_of(network: ScalarRetrievalModel, model: str | Path, rows: Dataset) -> dict[str, Any]:
     """Return the metadata of embeddings of some rows: the options of the model's score, and kinds of captions."""
     return provenance_of(network, model) | query_kinds(rows)
 
@@ -162,9 +162,9 @@ def embed_stored(model: str | Path, root: str | Path, split: str) -> Embeddings:
         clip_ids=[clip["video_id"] for clip in clips],
         query_ids=query_ids,
         captions=captions,
-        metadata=described(network, model, rows),
+        metadata=metadata_of(network, model, rows),
         modalities=network.config.modalities,
     )
 
 
-__all__ = ["described", "embed_stored", "load_for", "store_towers", "towers_file"]
+__all__ = ["metadata_of", "embed_stored", "load_for", "store_towers", "towers_file"]

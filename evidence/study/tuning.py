@@ -113,7 +113,7 @@ def tune(
     clips: ClipSet,
     folder: Path,
     measured: Path,
-    do: Callable[[Sequence[Run], str], None],
+    run_all: Callable[[Sequence[Run], str], None],
 ) -> dict[str, Tuning]:
     """
     Run the trials of every method, and write them to `MEASURED/tuning.json`.
@@ -124,7 +124,7 @@ def tune(
         clips ([`ClipSet`]): their training and validation splits are used.
         folder (`Path`): of the trainings.
         measured (`Path`): folder of what is measured; trials are in `tuning` there.
-        do (`Callable`): trains and evaluates runs; also takes a description.
+        run_all (`Callable`): trains and evaluates runs; also takes a description.
 
     Returns:
         `dict` of trials by method.
@@ -151,7 +151,7 @@ def tune(
         for variant, trials in proposed.items():
             for trial in trials:
                 runs += [run_of(variant, trial, seed) for seed in SEEDS]
-        do(runs, description)
+        run_all(runs, description)
         # In the same order, with a measure for each seed.
         measures = map(measure_of, runs)
         for trials in proposed.values():
@@ -188,9 +188,9 @@ def tune(
 
 def measure_of(run: Run) -> float | None:
     """Return MRR@10 of a trial, the mean of both directions, in percent; None if it was not measured."""
-    if not run.found.is_file():
+    if not run.numbers_file.is_file():
         return None
-    return round(statistics.fmean(read_json(run.found)["mean_reciprocal_rank"].values()), 3)
+    return round(statistics.fmean(read_json(run.numbers_file)["mean_reciprocal_rank"].values()), 3)
 
 
 def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _NONE = dict.fromkeys(_COUNTS, 0)  # of every split
 _COMPLETE = 900  # training clips of the study of masked views: the number of the 1,500 that lack nothing
 _SECOND_SEED = 1  # seed of the clips on which the main comparison is repeated
 _COMPARED = ("scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose embeddings other scores rank, too
-_SHOWN = "scalar"  # whose embeddings every score ranks
+_BY_ALL_SCORES = "scalar"  # whose embeddings every score ranks
 _CURVED = ("scalar", "scalar_01", "gram")  # whose embeddings SCALAR's score ranks at several temperatures
 _RERANKED = ("scalar", "scalar_uniform", "gram")  # on few clips: of 4,000 a second stage takes eight minutes
 _SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
@@ -69,15 +69,15 @@ class _Study:
         """Return a set of clips in the folder of the study."""
         return ClipSet(self.output / "clips" / name, counts, options, self.backbone)
 
-    def do(self, runs: Sequence[Run], description: str) -> None:
-        """Make the clips of runs that are left, then do these."""
+    def run_all(self, runs: Sequence[Run], description: str) -> None:
+        """Make the clips of runs that are left, then run these."""
         # Clips are made only for runs that are left, so a finished study needs none.
         tasks = [run.task(self.overlay) for run in runs]
         needed: dict[Path, ClipSet] = {}
         for run, task in zip(runs, tasks, strict=True):
             if task.next is None:
                 continue
-            for clips in (run.clips, run.shown, run.disagreeing, run.reranked):
+            for clips in (run.clips, run.measured_on, run.disagreeing, run.reranked):
                 if clips is not None:
                     needed[clips.root] = clips
         self._make(list(needed.values()))
@@ -148,7 +148,7 @@ class _Study:
 
         # The settings of each method come first: everything else is trained with them.
         folders = self.output / "tuning", self.measured
-        tunings = tune(self.variants, self.recipe, main, *folders, self.do)
+        tunings = tune(self.variants, self.recipe, main, *folders, self.run_all)
         settings = {variant: settings_of(variant, tunings, self.recipe) for variant in self.variants}
 
         # Both sets of clips have the same runs; of the whole network there is one on the first set for each seed.
@@ -160,13 +160,13 @@ class _Study:
                 if name == "main" and run.variant in _RERANKED and run.seed in few:
                     measured = replace(measured, reranked=reranked)
                 runs.append(measured)
-            self.do(runs, name)
+            self.run_all(runs, name)
 
         # How much modalities share: each level is a benchmark of its own.
         for value in self.config.shared:
             name = f"sharing-{value:g}"
             clips = self.clips(name, _OF_LEVELS, shared=value)
-            self.do(self.experiment(name, clips, self.among_variants(_SHARING_VARIANTS), few, settings), name)
+            self.run_all(self.experiment(name, clips, self.among_variants(_SHARING_VARIANTS), few, settings), name)
 
         # Masked views matter most where training clips lack nothing: fewer clips, as many steps.
         viewed = self.among_variants(_VIEWED)
@@ -174,18 +174,18 @@ class _Study:
         for variant in viewed:
             epochs = settings[variant]["num_train_epochs"] * _COUNTS["train"] / _COMPLETE
             longer[variant] = settings[variant] | {"num_train_epochs": epochs}
-        runs = self.experiment("views-complete", complete, viewed, seeds, longer, shown=main)
-        self.do(runs, "views-complete")
+        runs = self.experiment("views-complete", complete, viewed, seeds, longer, measured_on=main)
+        self.run_all(runs, "views-complete")
         if viewed:
             of_new_heads = replace(complete, model=self.new_heads())  # the stored outputs of its towers fit
-            runs = self.experiment("views-new-heads", of_new_heads, viewed, seeds, longer, shown=main)
-            self.do(runs, "views-new-heads")
+            runs = self.experiment("views-new-heads", of_new_heads, viewed, seeds, longer, measured_on=main)
+            self.run_all(runs, "views-new-heads")
 
 
 def _measures_of(variant: str) -> tuple[str, ...]:
     """The scores by which a variant's embeddings are ranked in the main comparison, as options."""
     measures: tuple[str, ...] = ()
-    if variant == _SHOWN:
+    if variant == _BY_ALL_SCORES:
         measures = ("--scores", "all")
     elif variant in _COMPARED:
         measures = ("--scores", "compared")

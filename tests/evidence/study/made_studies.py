@@ -200,7 +200,7 @@ def save_whole_study(folder, num_queries=60):
             if variant in WHOLE and experiment == "repeated":
                 continue
             scores = "compared" if variant in whole._COMPARED else "own"
-            if variant == whole._SHOWN:
+            if variant == whole._BY_ALL_SCORES:
                 scores = "all"
             for seed in (50, 51, 52):
                 path = folder / experiment / f"{variant}-{seed}"

@@ -7,7 +7,7 @@ import pytest
 
 from evidence.study import paper
 from evidence.study.differences import described_differences
-from evidence.study.paper import PAPER_CLAIMS, PaperClaim, found_for, paper_table, verdict
+from evidence.study.paper import PAPER_CLAIMS, PaperClaim, our_difference, paper_table, verdict
 from evidence.study.results import StudyResults
 from evidence.study.whole import RESULTS
 
@@ -114,12 +114,12 @@ def test_verdicts(sizes, low, high, expected):
 
 def test_a_relative_claim_is_in_percent_of_the_first_side(results, monkeypatch):
     plain = described_differences(results)["views-main-audio"]
-    share = found_for(results, PaperClaim("x", "", (17.0,), "views-main-audio", relative=True))
+    share = our_difference(results, PaperClaim("x", "", (17.0,), "views-main-audio", relative=True))
     mean = fmean(results.means(plain["of"].first))
     for name in ("difference", "low", "high"):
         assert share[name] == pytest.approx(100 * plain[name] / mean)
-    assert found_for(results, PaperClaim("x", "", (17.0,), "best")) is None
-    assert found_for(results, PaperClaim("x", "", (17.0,))) is None
+    assert our_difference(results, PaperClaim("x", "", (17.0,), "best")) is None
+    assert our_difference(results, PaperClaim("x", "", (17.0,))) is None
 
 
 def test_the_table_says_first_that_symmetric_aggregators_are_above_their_best_modality(results):

@@ -59,7 +59,7 @@ def test_what_a_run_leaves_says_what_is_left_of_it_even_without_its_folder(clips
     assert left(run) == [] and run.task(overlay).next is None
     trial = Run("scalar", 40, tmp_path / "trial", tmp_path / "measured" / "scalar-0.2-40", clips, {}, is_trial=True)
     assert left(trial) == ["train", "measure"]
-    trial.found.write_text("{}")
+    trial.numbers_file.write_text("{}")
     assert left(trial) == []
 
 
