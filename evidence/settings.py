@@ -15,6 +15,7 @@ from commands.options import Given
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
+# Options of several commands.
 Device = Annotated[str | None, Option(help="Device: cpu, cuda, ...; by default the accelerator, if any.")]
 
 
@@ -30,6 +31,7 @@ class MiniatureConfig:
     num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
     num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
     num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
+    # What is drawn; each of these makes another benchmark.
     seed: Annotated[int, Option(min=0, help="Seed of the clips.")] = 0
     shared: Annotated[
         float, Option(min=0, max=1, help="Probability that modalities of a clip agree in a factor; 0: independent.")
@@ -49,6 +51,7 @@ class MiniatureConfig:
             "for both.",
         ),
     ] = ()
+    # How, which changes no clip.
     num_proc: Annotated[
         int | None, Option(min=1, max=1024, help="Number of processes that write clips; by default one per CPU.")
     ] = None
@@ -170,7 +173,10 @@ class StudyConfig:
         ),
         Given(list[float]),
     ] = (0.0, 0.3, 1.0)
-    report_only: Annotated[bool, Option("--report-only", help="Only print the tables of --results.")] = False
+    # What is read and written besides OUTPUT; a part of the study is kept away from the published files.
+    report_only: Annotated[
+        bool, Option("--report-only", help="Only report on --results: print the tables, and write them there.")
+    ] = False
     measured: Annotated[
         AnyPath | None,
         Option(
@@ -205,6 +211,7 @@ class MeasureConfig:
     curve: Annotated[bool, Option("--curve", help="Also SCALAR's score at several temperatures of its weights.")] = (
         False
     )
+    # What is measured: of a trial of the tuning the validation clips alone.
     split: Annotated[Literal["validation", "test"], Option(help="Split to measure.")] = "test"
     disagree: Annotated[AnyPath | None, Option(help="Benchmark whose modalities disagree."), Given(Path | None)] = None
     stored: Annotated[
@@ -245,6 +252,7 @@ class JointConfig:
 
     root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark whose training clips are learned."), _PATH]
     output: Annotated[AnyPath, Option(help="Folder for the model."), _PATH]
+    # The training, which has no recipe.
     epochs: Annotated[int, Option(min=1, help="Passes over the training clips.")] = 32
     batch_size: Annotated[int, Option(min=2, help="Clips per step.")] = 64
     seed: Annotated[int, Option(help="Seed of the weights, the order and the mixes.")] = 0

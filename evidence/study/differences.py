@@ -198,9 +198,10 @@ def _of_methods(numbers: str) -> list[Difference]:
         for rate in RATES:
             sentence = f"{title}, {numbers}, {100 * float(rate):g} % of the clips masked"
             found.append(_with_other(f"lead-{variant}-{rate}", sentence, variant, True, numbers=numbers, masked=rate))
-        for used, ending in ((AS_TRAINED, "-plain"), ("fitted", "-fitted")):
-            pair = Quantity(numbers=used), Quantity(variant, numbers=used)
-            found += _both(f"lead-{variant}{ending}", f"{title}, {used}", *pair)
+        pair = Quantity(numbers=AS_TRAINED), Quantity(variant, numbers=AS_TRAINED)
+        found += _both(f"lead-{variant}-plain", f"{title}, as trained", *pair)
+        if numbers == AS_TRAINED:
+            found += _both(f"lead-{variant}-fitted", f"{title}, fitted", Quantity(), Quantity(variant))
     # Each set of clips by itself.
     for experiment in SETS:
         for variant in ("scalar_uniform", "gram"):

@@ -548,9 +548,11 @@ def second_stage_table(results: StudyResults) -> Table:
                 values = [run["staged"].get(f"{name}, {rule}") for run in runs]
                 cells.append(Cell(tuple(value for value in values if value is not None)))
         rows.append([variant_name(label), masked, *cells, Cell(tuple(run["auc"] for run in runs), digits=3)])
+    clips = results.study["clips"].get("reranked") or results.study["clips"][SETS[0]]
     note = (
-        "R@1 in percent, first stage with the numbers of training; 50 candidates; fused with a weight chosen on "
-        "validation clips. Masked: the share of clips that lose one modality. AUC: of matching, nothing masked."
+        f"R@1 in percent, {clips['num_test']:,} test clips, first stage with the numbers of training; 50 candidates; "
+        "fused with a weight chosen on validation clips. Masked: the share of clips that lose one modality. AUC: of "
+        "matching, nothing masked."
     )
     return Table("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 2)
 
