@@ -26,7 +26,11 @@ def _history(run: Path) -> list[dict[str, Any]]:
     """The losses that a run logged."""
     history = []
     for entry in read_json(last_checkpoint(run) / "trainer_state.json")["log_history"]:
-        history.append({name: entry[name] for name in entry if name.startswith(_TERMS)})
+        terms = {}
+        for name, value in entry.items():
+            if name.startswith(_TERMS):
+                terms[name] = value
+        history.append(terms)
     return history
 
 
@@ -79,7 +83,10 @@ def _in_full(config: Any) -> Any:
     """Replace float16 by float32 in a configuration and those of its towers, and remove references to code."""
     if not isinstance(config, dict):
         return config
-    kept = {name: _in_full(value) for name, value in config.items() if name != "auto_map"}
+    kept = {}
+    for name, value in config.items():
+        if name != "auto_map":
+            kept[name] = _in_full(value)
     if kept.get("dtype") == "float16":
         kept["dtype"] = "float32"
     return kept

@@ -93,7 +93,9 @@ def latent_space(embeddings: Embeddings) -> dict[str, Any] | None:
     for query, label in enumerate(embeddings.captions):
         entry = {"label": label, "num_clips": len(clips_of(embeddings, query))}
         entry["text_centroid_cosine"] = _text_centroid_cosine(embeddings, query)
-        entry["silhouette"] = {name: values.get(query) for name, values in silhouettes.items()}
+        entry["silhouette"] = {}
+        for name, values in silhouettes.items():
+            entry["silhouette"][name] = values.get(query)
         classes.append(entry)
 
     # Every class counts the same in the numbers of the whole set.

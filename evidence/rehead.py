@@ -28,7 +28,10 @@ def _base_of_heads(heads: ModelIdentity) -> ModelIdentity:
     if heads.adapter is not None:
         with safe_open(folder / "adapter_model.safetensors", "pt") as file:
             parts = {part_of(name) for name in file.keys()}
-    others = sorted(part for part in parts if not part.endswith("_head") and part not in _BESIDE_HEADS)
+    others = []
+    for part in sorted(parts):
+        if not part.endswith("_head") and part not in _BESIDE_HEADS:
+            others.append(part)
     if others or not parts:
         found = "no adapter"
         if others:

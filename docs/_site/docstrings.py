@@ -118,7 +118,10 @@ class Docstrings(griffe.Extension):
             for member in obj.members.values():
                 if not member.is_alias and member.is_attribute:
                     described.append(member)
-            annotations = {each.name: str(each.annotation) for each in described if each.annotation is not None}
+            annotations = {}
+            for each in described:
+                if each.annotation is not None:
+                    annotations[each.name] = str(each.annotation)
             if getattr(obj, "returns", None) is not None:
                 annotations["return"] = str(obj.returns)
             text = rewrite(obj.docstring.value, annotations)

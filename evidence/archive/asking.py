@@ -84,14 +84,15 @@ def answer_of(question: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], fo
 def lines_of(answers: Sequence[RankedAnswer]) -> list[str]:
     """The answers as a table in Markdown, with R@1, R@5 and the mean reciprocal rank below it."""
     lines = ["| question | answer | rank | found by | first |", "|---|---|---|---|---|"]
+    ranks = []
     for answer in answers:
+        ranks.append(answer.rank or math.inf)
         first = answer.first
         if answer.rank == 1:
             first = ""  # the answer itself
         lines.append(f"| {answer.question} | {answer.target} | {answer.rank or '-'} | {answer.by or ''} | {first} |")
 
     # An answer that was not found has the reciprocal rank 0.
-    ranks = [answer.rank or math.inf for answer in answers]
     num_early = sum(rank <= 5 for rank in ranks)
     reciprocal = sum(1 / rank for rank in ranks) / len(ranks)
     lines += ["", f"first: {ranks.count(1)} of {len(ranks)}; in the first five: {num_early}; MRR {reciprocal:.2f}"]

@@ -355,7 +355,11 @@ def _draw_shared(
 
     # Add only as much as is needed; concepts are in the order of factors again.
     mentions = _grouped(_enough(possible[own], [], concepts, shared, rng), attributes)
-    return {factor: concepts[factor] for factor in FACTORS if factor in concepts}, mentions
+    ordered = {}
+    for factor in FACTORS:
+        if factor in concepts:
+            ordered[factor] = concepts[factor]
+    return ordered, mentions
 
 
 def _compose(

@@ -119,7 +119,10 @@ def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike)
     for benchmark, labels in results.of_task("retrieval").runs.items():
         lines = {}
         for label, seeds in labels.items():
-            lines[label_name(label)] = {rate: [*values(seeds, gain(rate)).values()] for rate in rates}
+            line = {}
+            for rate in rates:
+                line[rate] = list(values(seeds, gain(rate)).values())
+            lines[label_name(label)] = line
         panels[benchmark_name(benchmark)] = lines
     if panels and len(rates) > 1:
         drawn.append(output / "gain_vs_masking.png")

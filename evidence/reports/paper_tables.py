@@ -178,7 +178,10 @@ def ablation_table(results: RunResults) -> MetricsTable:
     """Table 5: the effect of removing one component from the reference, seed by seed, as a mean over benchmarks."""
     title = "Objective ablation (Table 5)"
     reference = results.reference
-    ablations = [label for label in results.all_labels() if label.startswith(("no_", "w/o "))]
+    ablations = []
+    for label in results.all_labels():
+        if label.startswith(("no_", "w/o ")):
+            ablations.append(label)
     if reference is None or not ablations:
         return MetricsTable("ablation", title, "", [])
     measures = {
@@ -257,7 +260,7 @@ def two_stage_missing_table(results: RunResults, policy: str) -> MetricsTable:
         """The video's own score, for the seeds that were measured under this policy."""
         measured = {}
         for seed, run in seeds.items():
-            if any(entry["policy"] == policy for entry in run["two_stage"]):
+            if policy in {entry["policy"] for entry in run["two_stage"]}:
                 measured[seed] = run
         return Cell(tuple(values(measured, first_stage(R1, 0.9), "video").values()))
 
@@ -333,7 +336,8 @@ def ladder_table(results: RunResults) -> MetricsTable:
     # The note explains the initials, and names the clips that a smaller set loses.
     note = "Text-to-video R@1 of the first stage, each label's own score, the same modalities for all clips"
     if has_letters and names:
-        note += f" ({', '.join(f'{short([name])} {name}' for name in names)})"
+        initials = [f"{short([name])} {name}" for name in names]
+        note += f" ({', '.join(initials)})"
     note += "."
     lost = []
     for benchmark, step in steps:

@@ -139,7 +139,10 @@ def load_results(
 
     # By default GRAM, if one label alone has its score, and SCALAR.
     if baseline is None:
-        volumes = {run["label"] for run in found if run["score"]["method"] == "gram"}
+        volumes = set()
+        for run in found:
+            if run["score"]["method"] == "gram":
+                volumes.add(run["label"])
         if len(volumes) == 1:
             baseline = volumes.pop()
     if reference is None and "scalar" in known:

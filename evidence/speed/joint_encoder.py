@@ -33,7 +33,10 @@ QUERY = "someone closes a door and walks away while a dog barks"
 def make_model(processor: ScalarProcessor, dtype: torch.dtype, device: torch.device) -> ScalarJointModel:
     """Return the encoder at full size, with the placeholders of a processor for a tiny one."""
     tiny = make_config(processor.tokenizer).to_dict()
-    placeholders = {name: value for name, value in tiny.items() if "_token_i" in name}
+    placeholders = {}
+    for name, value in tiny.items():
+        if "_token_i" in name:
+            placeholders[name] = value
     backbone = EmbeddingGemma2Config(
         vision_config={"model_type": "gemma4_vision"}, audio_config={"model_type": "gemma4_audio"}, **placeholders
     )
