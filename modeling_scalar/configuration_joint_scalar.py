@@ -97,7 +97,7 @@ class ScalarJointConfig(PreTrainedConfig):
         self.modalities = list(self.modalities)
         super().__post_init__(**kwargs)
         if isinstance(self.backbone_config, PreTrainedConfig):
-            self.backbone_config._name_or_path = ""  # a local path of the machine that loaded it
+            self.backbone_config.name_or_path = ""  # a local path of the machine that loaded it
 
     def validate_joint(self) -> None:
         """Check that fields are consistent with each other."""

@@ -133,7 +133,10 @@ def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
 
 
 class ClipImageProcessor(BaseImageProcessor):
-    """Base class of image processors of clips; a subclass defines the transform of a clip in `_draw`."""
+    """
+    Base class of image processors of clips. A subclass has `_draw(height, width, training, generator)`, which draws
+    the transform of a clip; the function that it returns applies it to some frames.
+    """
 
     def __init__(self, image_mean: Sequence[float], image_std: Sequence[float], rescale_factor: float, **kwargs: Any):
         # Transformers would store unknown settings and ignore them.
@@ -144,12 +147,6 @@ class ClipImageProcessor(BaseImageProcessor):
         self.image_mean = list(image_mean)
         self.image_std = list(image_std)
         self.rescale_factor = rescale_factor
-
-    def _draw(
-        self, height: int, width: int, training: bool, generator: torch.Generator | None
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Draw the transform of a clip; the returned function applies it to some of its frames."""
-        raise NotImplementedError
 
     def process_frames(
         self, frames: Any, training: bool = False, generator: torch.Generator | None = None

@@ -159,6 +159,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
     config_class = BeatsConfig
     base_model_prefix = "audio_model"
     main_input_name = "input_features"
+    input_modalities = ("audio",)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     # Not flash or flex: their kernels do not support a bias that depends on the query.
@@ -232,11 +233,7 @@ class BeatsModel(BeatsPreTrainedModel):
 
         Raises:
             ValueError: If the shape does not fit the patches.
-            TypeError: For an unknown keyword argument.
         """
-        unknown = [name for name, value in kwargs.items() if name not in OUTPUT_FLAGS and value is not None]
-        if unknown:
-            raise TypeError(f"BeatsModel.forward() got unexpected keyword arguments {unknown}.")
         patch = self.config.patch_size
         shape = tuple(input_features.shape)
         if len(shape) != 3 or not all(size >= patch and size % patch == 0 for size in shape[1:]):

@@ -234,10 +234,6 @@ class JointEncoderModel(ScalarRetrievalModel):
         # Check the arguments; PEFT passes some that are None.
         given = {name: value for name, value in inputs.items() if value is not None}
         flags = {name: given.pop(name) for name in _FLAGS if name in given}
-        if input_ids is None and text_pooled is None and not given:
-            raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
-        if input_ids is not None and text_pooled is not None:
-            raise ValueError("Give either `input_ids`, or `text_pooled` in their place, not both.")
         output = self.new_output()
         # Embed the queries.
         if text_pooled is not None:
@@ -248,7 +244,7 @@ class JointEncoderModel(ScalarRetrievalModel):
             if flags.keys() - {"return_dict"}:
                 output.text_model_output = text_output
         # Embed the clips, and score them for the queries.
-        if given:
+        if given or output.text_embeds is None:
             self.add_clips(output, *self.get_modality_features(modality_mask=modality_mask, **given))
             if output.text_embeds is not None and return_scores:
                 self.score_output(output, return_loss)

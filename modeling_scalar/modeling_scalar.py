@@ -632,10 +632,12 @@ class ScalarModel(ScalarRetrievalModel):
         """
         # Check the arguments; PEFT passes some of its own, all None.
         flags = {name: value for name, value in kwargs.items() if value is not None}
-        unknown = [name for name in flags if name not in OUTPUT_FLAGS]
+        unknown = sorted(flags.keys() - set(OUTPUT_FLAGS))
         if unknown:
             raise TypeError(f"ScalarModel.forward() got unexpected keyword arguments {unknown}.")
-        returns_more = any(flags.get(name, getattr(self.config, name, False)) for name in OUTPUT_FLAGS)
+        returns_more = False
+        for name in OUTPUT_FLAGS:
+            returns_more |= bool(flags.get(name, getattr(self.config, name, False)))
         inputs = {
             "pixel_values_videos": pixel_values_videos,
             "input_features": input_features,
@@ -646,9 +648,7 @@ class ScalarModel(ScalarRetrievalModel):
             "audio_pooled": audio_pooled,
             "audio_states": audio_states,
         }
-        has_clips = any(value is not None for value in inputs.values())
-        if input_ids is None and not has_clips:
-            raise ValueError("Nothing to embed: give `input_ids`, or the inputs of at least one modality, or both.")
+        has_clips = input_ids is None or any(value is not None for value in inputs.values())
         output = self.new_output()
         # Embed the queries.
         if input_ids is not None:

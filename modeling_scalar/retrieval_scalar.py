@@ -112,6 +112,7 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     base_model_prefix = "scalar"
     main_input_name = "input_ids"
+    input_modalities = ("text", "video", "audio")  # any other modality is a text
     supports_gradient_checkpointing = True
 
     @property
@@ -204,7 +205,7 @@ class ScalarRetrievalModel(PreTrainedModel):
                 raise ValueError(f"The inputs of the {name} must be one of {choices[name]}, got {sorted(given_keys)}.")
             given[name] = fitting[0]
         if not given:
-            raise ValueError(f"Expected the inputs of at least one modality of {names}, got none.")
+            raise ValueError(f"Nothing to embed: expected queries, or the inputs of at least one modality of {names}.")
         # One row per clip in all of them, and in the mask, which may hide inputs but not invent them.
         sizes = {key: len(value) for key, value in present.items()}
         if len(set(sizes.values())) > 1:
