@@ -24,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,7 +42,8 @@ try:
 except ImportError:
     faiss = None
 
-ROUNDS, K = 5, 50
+ROUNDS = 5
+K = 50
 BLOCK = 4096  # clips per product of the limit, and of the copying search
 IN_MEMORY = 100_000  # clips whose vectors are in memory in float32
 OF_SLOW_ONES = 200_000  # pairs for methods that take microseconds per pair
@@ -51,14 +53,17 @@ def made_vectors(data: str, shape: tuple[int, ...], generator: torch.Generator) 
     """Unit vectors along the last axis; clustered vectors of a clip are related."""
     vectors = torch.randn(*shape, generator=generator)
     if data == "clustered":
+        # Centres and cone are the same for clips and texts, so that texts are near some of the clips.
         fixed = torch.Generator().manual_seed(7)
         spectrum = torch.arange(1, shape[-1] + 1).float().rsqrt()
         centres = torch.randn(200, shape[-1], generator=fixed)
         about = centres[torch.randint(200, (shape[0],), generator=generator)]
         about = 0.6 * about + torch.randn(shape[0], shape[-1], generator=generator)
-        related = about if len(shape) == 2 else about[:, None]
+        # The modalities of a clip have one topic.
+        if len(shape) == 3:
+            about = about[:, None]
         cone = normalize(torch.randn(shape[-1], generator=fixed), dim=0)
-        vectors = normalize((related + 0.9 * vectors) * spectrum, dim=-1) + 0.3 * cone
+        vectors = normalize((about + 0.9 * vectors) * spectrum, dim=-1) + 0.3 * cone
     return normalize(vectors, dim=-1)
 
 
@@ -69,6 +74,7 @@ def made_clips(
     embeds = made_vectors(data, (count, number, dim), generator)
     presence = torch.tensor([0.95, 0.85, 0.6])[torch.arange(number) % 3]
     mask = torch.rand(count, number, generator=generator) < presence
+    # A clip without any modality has the first.
     mask[:, 0] |= ~mask.any(1)
     return embeds * mask[..., None], mask
 
@@ -79,10 +85,12 @@ def fill(
 ) -> Gallery:  # fmt: skip
     """A gallery of synthetic clips with the given number of modalities."""
     generator = torch.Generator().manual_seed(0)
-    modalities = [*PAPER_MODALITIES, *(f"text_{place}" for place in range(4, number + 1))][:number]
+    modalities = list(PAPER_MODALITIES)
+    for place in range(4, number + 1):
+        modalities.append(f"text_{place}")
     with GalleryWriter(folder, dtype, has_codes) as writer:
         writer.metadata = {"model": "made", "fingerprint": "0" * 64, "query_temperature": 0.1}
-        writer.metadata["modalities"] = modalities
+        writer.metadata["modalities"] = modalities[:number]
         for start in range(0, count, batch):
             stop = min(start + batch, count)
             names = [f"clip {number}" for number in range(start, stop)]
@@ -91,17 +99,23 @@ def fill(
     return Gallery.open(folder)
 
 
-def matrix_products(texts: torch.Tensor, vectors: list[torch.Tensor], out: torch.Tensor) -> None:
-    """The lower limit: the products that any score over these modalities needs."""
-    for start in range(0, len(vectors[0]), BLOCK):
-        for matrix in vectors:
-            block = matrix[start : start + BLOCK]
-            torch.mm(texts, block.T, out=out[:, : len(block)] if len(block) == BLOCK else None)
+def products_of(vectors: list[torch.Tensor], num_queries: int) -> Callable[[torch.Tensor], None]:
+    """The lower limit: the products that any score over these modalities needs, in memory that is reused."""
+    memory = torch.empty(num_queries * BLOCK)
+
+    def multiply(texts: torch.Tensor) -> None:
+        for start in range(0, len(vectors[0]), BLOCK):
+            for matrix in vectors:
+                block = matrix[start : start + BLOCK]
+                torch.mm(texts, block.T, out=memory[: num_queries * len(block)].view(num_queries, -1))
+
+    return multiply
 
 
 def copying_search(texts: torch.Tensor, vectors: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
     """The naive search: stack a block, score it, keep its best."""
-    scores, rows = [], []
+    scores = []
+    rows = []
     for start in range(0, len(mask), BLOCK):
         part = slice(start, start + BLOCK)
         block = retrieval_scores(texts, torch.stack([matrix[part] for matrix in vectors], dim=1), mask[part])
@@ -118,8 +132,10 @@ Search = tuple[Callable[[torch.Tensor], object], float]
 
 def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) -> dict[str, Search]:
     """Baselines for the same task, or an easier one."""
+    # Slow methods search a part of the clips.
     few = slice(0, max(BLOCK // 8, min(len(mask), OF_SLOW_ONES // num_queries)))
-    part, few_masks = torch.stack([matrix[few] for matrix in vectors], dim=1), mask[few]
+    part = torch.stack([matrix[few] for matrix in vectors], dim=1)
+    few_masks = mask[few]
     share = len(part) / len(mask)
 
     def best_of(scores: torch.Tensor) -> torch.Tensor:
@@ -127,10 +143,7 @@ def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) 
 
     found: dict[str, Search] = {
         "centroids written out": (lambda texts: best_of(materialised(texts, part, few_masks)), share),
-        "volume, as published": (
-            lambda texts: best_of(-stacked_volume(texts, part, mask[few])),
-            len(part) / len(mask),
-        ),
+        "volume, as published": (lambda texts: best_of(-stacked_volume(texts, part, few_masks)), share),
     }
     if faiss is not None:
         index = faiss.IndexFlatIP(vectors[0].shape[1])
@@ -142,12 +155,15 @@ def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) 
 def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, list[float]]:
     """CPU seconds of each method in each round except the first, extrapolated to all clips."""
     times: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(ROUNDS + 1):
+    for round_number in range(ROUNDS + 1):
         for name, (method, part) in methods.items():
             start = time.process_time()
             method(texts)
-            times[name].append((time.process_time() - start) / part)
-    return {name: values[1:] for name, values in times.items()}
+            seconds = (time.process_time() - start) / part
+            # The first round reads files and computes what is cached.
+            if round_number:
+                times[name].append(seconds)
+    return times
 
 
 def ratio_of(values: list[float], floor: list[float]) -> float:
@@ -155,46 +171,48 @@ def ratio_of(values: list[float], floor: list[float]) -> float:
 
 
 def measure_search(config: SearchConfig, folder: Path) -> None:
-    kinds = {"eight bits, float16": ("float16", True), "float16": ("float16", False), "float32": ("float32", False)}
-    galleries = {
-        name: fill(folder / name, config.clips, config.dim, dtype, data=config.data, has_codes=has_codes)
-        for name, (dtype, has_codes) in kinds.items()
-        if config.clips <= IN_MEMORY or has_codes
-    }
-    if "float32" in galleries:
-        embeds, mask = galleries["float32"].modality_embeds(), galleries["float32"].modality_mask
+    # Only the screened gallery is measured at sizes at which the others would take minutes.
+    galleries = {"eight bits, float16": fill(folder / "codes", config.clips, config.dim, "float16", data=config.data)}
+    if config.clips <= IN_MEMORY:
+        for dtype in ("float16", "float32"):
+            galleries[dtype] = fill(folder / dtype, config.clips, config.dim, dtype, data=config.data, has_codes=False)
+        embeds = galleries["float32"].modality_embeds()
+        mask = galleries["float32"].modality_mask
     else:
         embeds, mask = made_clips(IN_MEMORY, config.dim, torch.Generator().manual_seed(0), config.data)
-    vectors, share = [matrix.contiguous() for matrix in embeds.unbind(1)], len(mask) / config.clips
+    vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+    share = len(mask) / config.clips
     del embeds
+
     generator = torch.Generator().manual_seed(1)
     for count in config.queries:
+        # The products and the peers search what is in memory, the galleries all clips.
         texts = made_vectors(config.data, (count, config.dim), generator)
-        out = torch.empty(count, BLOCK)
         methods: dict[str, Search] = {
-            "three matrix products": (lambda texts, out=out: matrix_products(texts, vectors, out), share),
+            "three matrix products": (products_of(vectors, count), share),
             "copying search": (lambda texts: copying_search(texts, vectors, mask), share),
         }
-        methods |= {name: (run, part * share) for name, (run, part) in peers_of(vectors, mask, count).items()}
+        for name, (run, part) in peers_of(vectors, mask, count).items():
+            methods[name] = (run, part * share)
         for name, gallery in galleries.items():
-            for method, of in (("scalar", "gallery"), ("gram", "volume, gallery")):
-                if method == "scalar" or name == "float32":
-                    methods[f"{of}, {name}"] = (
-                        lambda texts, gallery=gallery, method=method: gallery.search(texts, K, method=method),
-                        1.0,
-                    )
+            methods[f"gallery, {name}"] = (partial(gallery.search, k=K), 1.0)
+        if "float32" in galleries:
+            methods["volume, gallery, float32"] = (partial(galleries["float32"].search, k=K, method="gram"), 1.0)
         times = run_in_turn(methods, texts)
+
         print(f"{count} queries x {config.clips} clips x {config.dim}, k = {K}, {config.threads} thread(s)")
         floor = times["three matrix products"]
         for name, values in times.items():
             print(f"    {name:28} {statistics.median(values) * 1e3:10.1f} ms   {ratio_of(values, floor):7.2f} x")
+        # How many clips the bounds left, and whether the answer is that of the naive search
         for name, gallery in galleries.items():
             found = rank(gallery.searcher.block, texts, K, "scalar")
-            counts, same = found.num_scored.float(), ""
+            scored = found.num_scored.float()
+            same = ""
             if name == "float32":
                 exact = copying_search(texts, vectors, mask)
                 same = f", the same {K} clips as the copying search: {(exact == found.rows).float().mean():.2%}"
-            print(f"    {name}: scored in full {counts.median():.0f} clips (median), {counts.max():.0f} (most){same}")
+            print(f"    {name}: scored in full {scored.median():.0f} clips (median), {scored.max():.0f} (most){same}")
 
 
 def measure_modalities(config: SearchConfig, folder: Path) -> None:
@@ -203,18 +221,19 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
     print("modalities  queries     products       search     ratio    scored in full (median)")
     for number in config.modalities:
         gallery = fill(folder / str(number), config.clips, config.dim, "float16", data=config.data, number=number)
+        # The products are over as much memory at every number of modalities.
         few = min(config.clips, max(IN_MEMORY // number, BLOCK))
         embeds, _ = made_clips(few, config.dim, torch.Generator().manual_seed(0), config.data, number)
         vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
         for count in config.queries:
             texts = made_vectors(config.data, (count, config.dim), torch.Generator().manual_seed(1))
-            out, share = torch.empty(count, BLOCK), few / config.clips
             methods: dict[str, Search] = {
-                "products": (lambda texts, out=out, vectors=vectors: matrix_products(texts, vectors, out), share),
-                "search": (lambda texts, gallery=gallery: gallery.search(texts, K), 1.0),
+                "products": (products_of(vectors, count), few / config.clips),
+                "search": (partial(gallery.search, k=K), 1.0),
             }
             times = run_in_turn(methods, texts)
-            products, search = (statistics.median(values) * 1e3 for values in times.values())
+            products = statistics.median(times["products"]) * 1e3
+            search = statistics.median(times["search"]) * 1e3
             scored = rank(gallery.searcher.block, texts, K, "scalar").num_scored.float().median()
             ratio = ratio_of(times["search"], times["products"])
             print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
@@ -228,6 +247,7 @@ def measure_on_device(config: SearchConfig, folder: Path) -> None:
     memory = torch.empty(num_bytes // 4, device=device)
 
     def seconds(run: Callable[[], object]) -> float:
+        # A call returns before the GPU is done, so each is waited for. The first half only warms up.
         times = []
         for _ in range(2 * ROUNDS):
             torch.accelerator.synchronize(device)
@@ -254,19 +274,23 @@ def measure_growth(config: SearchConfig, folder: Path) -> None:
     print(f"batches of 8 clips x 3 x {config.dim}, float16: {8 * 3 * config.dim * 2} bytes of vectors each")
     for count in config.growth:
         place = folder / str(count)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         fill(place, count, config.dim, "float16", batch=10_000)
-        filled = time.perf_counter() - begun
-        written, seconds = [], []
+        filled = time.perf_counter() - start
+
+        # Many small commits, as from a watched folder
+        written = []
+        seconds = []
         with GalleryWriter(place) as writer:
             num_files = len(writer.snapshot.shards["clips"])
             for number in range(300):
                 clips = made_clips(8, config.dim, generator, config.data)
                 writer.put_clips([f"new {number} {row}" for row in range(8)], *clips)
-                before, start = writer.bytes_written, time.perf_counter()
-                writer.commit()
-                written.append(writer.bytes_written - before)
-                seconds.append(time.perf_counter() - start)
+                num_bytes, taken = _commit(writer)
+                written.append(num_bytes)
+                seconds.append(taken)
+
+        # Opening and searching what they left
         opening = []
         for _ in range(20):
             start = time.perf_counter()
@@ -274,14 +298,15 @@ def measure_growth(config: SearchConfig, folder: Path) -> None:
             opening.append(time.perf_counter() - start)
         texts = made_vectors(config.data, (1, config.dim), generator)
         searching = _seconds_of_query(place, texts)
+
+        # Removing, which marks rows, and then searching without them
         removals = {}
-        for what, names in (("one clip", ["clip 5"]), ("half", [f"clip {row}" for row in range(0, count, 2)])):
+        for what, rows in (("one clip", [5]), ("half", range(0, count, 2))):
             start = time.perf_counter()
             with GalleryWriter(place) as writer:
-                before = writer.bytes_written
-                writer.remove_clips(names)
-                writer.commit()
-                removals[what] = f"{time.perf_counter() - start:.2f} s and {writer.bytes_written - before:,} bytes"
+                writer.remove_clips([f"clip {row}" for row in rows])
+                num_bytes, _ = _commit(writer)
+            removals[what] = f"{time.perf_counter() - start:.2f} s and {num_bytes:,} bytes"
         with GalleryWriter(place) as writer:
             writer.compact()
         compacted = _seconds_of_query(place, texts)
@@ -294,6 +319,14 @@ def measure_growth(config: SearchConfig, folder: Path) -> None:
             f"{removals['one clip']}, half of them {removals['half']}; then one query takes "
             f"{compacted * 1e3:.1f} ms, compact"
         )
+
+
+def _commit(writer: GalleryWriter) -> tuple[int, float]:
+    """Commit: the bytes that were written, and the seconds it took."""
+    before = writer.bytes_written
+    start = time.perf_counter()
+    writer.commit()
+    return writer.bytes_written - before, time.perf_counter() - start
 
 
 def _seconds_of_query(place: Path, texts: torch.Tensor) -> float:
@@ -312,10 +345,11 @@ def main(config: SearchConfig) -> None:
     if faiss is not None:
         faiss.omp_set_num_threads(config.threads)
     with tempfile.TemporaryDirectory(dir=config.folder) as folder:
-        given = (
-            (config.growth, measure_growth),
-            (config.modalities, measure_modalities),
-            (config.device, measure_on_device),
-        )
-        measure = next((measure for value, measure in given if value), measure_search)
+        measure = measure_search
+        if config.growth:
+            measure = measure_growth
+        elif config.modalities:
+            measure = measure_modalities
+        elif config.device:
+            measure = measure_on_device
         measure(config, Path(folder))
