@@ -154,6 +154,7 @@ class StudyResults:
 
     def on_each_set(self, quantity: Quantity) -> list[Quantity]:
         """Return a quantity on each set of clips that is pooled for it."""
+        # A single experiment is what it says.
         if quantity.experiment != BOTH_SETS:
             return [quantity]
         sets = SETS

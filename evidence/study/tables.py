@@ -93,6 +93,7 @@ def _number_kept(results: StudyResults, variant: str, score: str | None = None) 
     """How many numbers the fits that are kept have; several where trainings differ."""
     if results.version < 4 or score == ROUTER:
         return _ABSENT
+    # Trainings may keep different fits.
     counts = set()
     for entry in results.entries(variant, score, FITTED_ALL):
         count = 0
@@ -344,6 +345,7 @@ def attribution_table(results: StudyResults, direction: str = "text_to_video") -
 
 def kinds_table(results: StudyResults) -> Table:
     """R@1 by kind of caption."""
+    # Of captions about one modality, those about each are shown, too.
     shown: list[Column] = []
     for kind, words in KINDS.items():
         shown.append(("", f"about {words}", {"kinds": (kind,)}))

@@ -97,6 +97,7 @@ def _stored(path: Path, identity: dict[str, str]) -> dict[str, torch.Tensor]:
     """Read the towers' outputs; a ValueError if they are those of other towers or clips."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing. Store the outputs of the towers: `python -m evidence towers`.")
+    # What the file depends on is in its header, so a stale one is found before it is read.
     with safe_open(path, "pt") as file:
         if file.metadata() != identity:
             raise ValueError(
