@@ -34,31 +34,36 @@ from modeling_scalar.model_identity import LIGHT
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 from tests.evidence.test_stamps import ROOT, write_stamp
 
-PHOTOGRAPHS = ("frog", "cow", "goat", "bear", "lark", "apple", "spade", "moon", "pear", "whale", "owl", "saw")
+PHOTOGRAPHS = (
+    "frog cow goat bear lark apple spade moon pear whale owl saw cup key drum bell boat lamp rose leaf crab wolf hat"
+).split()
 CAPTIONS = {name: f"A {name} of some kind." for name in PHOTOGRAPHS}
+
+
+def write_tone(path, rate):
+    """Half a second as PCM, by whose content a reader knows it, whatever its name is."""
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(rate // 2) / rate)
+    path.parent.mkdir(exist_ok=True)
+    with wave.open(str(path), "w") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes((tone * 2**15).astype(np.int16).tobytes())
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     """Folders of stamps and prompts: small pictures, and sounds that are tones."""
-    import av
-
     stamps = tmp_path_factory.mktemp("stamps")
     prompts = tmp_path_factory.mktemp("prompts")
-    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(SAMPLING_RATE // 2) / SAMPLING_RATE)
-    for name, caption in CAPTIONS.items():
-        write_stamp(stamps / "animals" / f"{name}.png", caption)
-        with av.open(str(stamps / "animals" / f"{name}.ogg"), "w") as container:
-            stream = container.add_stream("libvorbis", rate=SAMPLING_RATE, layout="mono")
-            frame = av.AudioFrame.from_ndarray(tone[None].astype(np.float32), format="fltp", layout="mono")
-            frame.sample_rate = SAMPLING_RATE
-            container.mux(stream.encode(frame))
-            container.mux(stream.encode())
+    for number, (name, caption) in enumerate(CAPTIONS.items()):
+        path = stamps / "animals" / f"{name}.png"
+        write_stamp(path, caption)
+        # Smooth, as photographs are: noise is lost when a video is compressed.
+        across = np.linspace(0, 255, 40).astype(np.uint8)
+        pixels = np.stack(np.broadcast_arrays(across[:, None], across, np.uint8(10 * number)), axis=-1)
+        Image.fromarray(pixels).save(path)
+        write_tone(stamps / "animals" / f"{name}.ogg", SAMPLING_RATE)
     for name in WORDS:
-        (prompts / name).parent.mkdir(exist_ok=True)
-        with wave.open(str(prompts / name), "w") as file:
-            file.setparams((1, 2, 8000, 0, "NONE", ""))
-            file.writeframes((tone[::2] * 2**15).astype(np.int16).tobytes())
+        write_tone(prompts / name, 8000)
     return stamps, prompts
 
 
@@ -190,7 +195,7 @@ def test_ceilings_are_those_of_three_clips_counted_by_hand():
 
 
 def test_written_files_give_the_vectors_that_are_composed(packages, halves, recogniser, tmp_path):
-    """Texts to rounding; pictures, which are compressed, to a cosine of 0.98."""
+    """Texts to rounding; pictures, which are compressed, to a cosine of 0.95."""
     stamps, prompts = packages
     write_composed(MiniatureConfig(output=tmp_path / "set", media="stamps"), stamps, prompts)
     clips = draw(halves["test"], 0, complete=False)
@@ -203,7 +208,7 @@ def test_written_files_give_the_vectors_that_are_composed(packages, halves, reco
     torch.testing.assert_close(found.text_embeds, expected.text_embeds, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.modality_embeds[:, 1:], expected.modality_embeds[:, 1:], rtol=0, atol=1e-5)
     cosines = (found.modality_embeds[:, 0] * expected.modality_embeds[:, 0]).sum(-1)[expected.modality_mask[:, 0]]
-    assert (cosines > 0.98).all()
+    assert (cosines > 0.95).all()
 
 
 def test_a_written_set_is_a_miniature_with_real_media(packages, recogniser, tmp_path):
