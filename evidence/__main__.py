@@ -87,7 +87,7 @@ def stamps(config: StampsConfig) -> None:
 def composed(config: ComposedConfig) -> None:
     """Compare scores on composed clips: real photographs, sounds and recorded words. Needs pocketsphinx."""
     from evidence.composed.measuring import measure
-    from evidence.composed.report import Results, report, write_page
+    from evidence.composed.report import PAGE, Results, fill, report
 
     if not config.report_only:
         measure(config.stamps, config.prompts, config.output, print_lines)
@@ -96,7 +96,7 @@ def composed(config: ComposedConfig) -> None:
     (config.output / "README.md").write_text(text, encoding="utf-8")
     print_lines(*text.splitlines())
     if config.page is not None:
-        write_page(results, config.page)
+        config.page.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 
 # Models ------------------------------------------------------------------------------------------------------------

@@ -100,9 +100,7 @@ class ComposedConfig:
     report_only: Annotated[bool, Option("--report-only", help="Only print the tables of the results in OUTPUT.")] = (
         False
     )
-    page: Annotated[
-        AnyPath | None, Option(help="File for the page with these results, beside its figure."), Given(Path | None)
-    ] = None
+    page: Annotated[AnyPath | None, Option(help="File for the page with these results."), Given(Path | None)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,18 +112,22 @@ def embed(half: Half, understood: Mapping[str, str], captions: Sequence[str], st
 
 def compose(clips: Sequence[ComposedClip], vectors: Vectors) -> Embeddings:
     """Return the embeddings of clips and of their captions, with the modalities of `drawing.MODALITIES`."""
-    rows = []
-    for clip in clips:
+    # What a clip lacks, and words of which nothing was understood, stay zero. (V, M, D)
+    dim = len(vectors.captions[clips[0].caption])
+    embeds = torch.zeros(len(clips), len(MODALITIES), dim)
+    mask = torch.zeros(len(clips), len(MODALITIES), dtype=torch.bool)
+    for row, clip in enumerate(clips):
         keys = {"video": clip.photograph.path, "title": clip.sound.title, "subtitle": clip.pair}
-        found = {name: vectors.contents[name].get(keys[name]) for name in clip.present}
-        rows.append([found.get(name) for name in MODALITIES])
-    nothing = torch.zeros_like(vectors.captions[clips[0].caption])
-    embeds = [torch.stack([nothing if vector is None else vector for vector in row]) for row in rows]
+        for column, name in enumerate(MODALITIES):
+            vector = vectors.contents[name].get(keys[name])
+            if name != clip.absent and vector is not None:
+                embeds[row, column] = vector
+                mask[row, column] = True
     names = [clip.photograph.path for clip in clips]
     return Embeddings(
         text_embeds=torch.stack([vectors.captions[clip.caption] for clip in clips]),
-        modality_embeds=torch.stack(embeds),
-        modality_mask=torch.tensor([[vector is not None for vector in row] for row in rows]),
+        modality_embeds=embeds,
+        modality_mask=mask,
         pairs=torch.arange(len(clips)).repeat(2, 1).T,
         clip_ids=names,
         query_ids=names,
@@ -202,6 +206,7 @@ def rank_draw(
         direction; and what was fitted.
     """
     chosen, gains = _fitted_numbers(fitted)
+    # The constant for arity comes on top of the numbers that are kept.
     kept = chosen["scalar", FITTED_ALL]
     constant = fit_arity(fitted, kept)
     ranks = {}
@@ -221,10 +226,13 @@ def rank_draw(
 
 def _ceilings(clips: Sequence[Sequence[ComposedClip]]) -> dict[str, dict[str, float]]:
     """The ceilings of each reader and kind of caption, means over draws."""
+    readers = {"all": None} | {name: name for name in MODALITIES}
     found: dict[str, dict[str, float]] = {}
-    for name in ("all", *MODALITIES):
-        each = [recall_ceilings(drawn, None if name == "all" else name) for drawn in clips]
-        found[name] = {kind: float(np.mean([one[kind] for one in each])) for kind in each[0]}
+    for reader, modality in readers.items():
+        each = [recall_ceilings(drawn, modality) for drawn in clips]
+        found[reader] = {}
+        for kind in each[0]:
+            found[reader][kind] = float(np.mean([one[kind] for one in each]))
     return found
 
 
@@ -240,6 +248,7 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
     Raises:
         FileNotFoundError, ModuleNotFoundError: a package, or the recogniser, is not installed.
     """
+    # What clips are made of is embedded once, captions for all draws.
     halves = read_halves(stamps, prompts)
     understood = recognise(prompts)
     wrong = sum(understood[name] != word for name, word in WORDS.items())
@@ -262,7 +271,7 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
                 captions += [clip.caption for clip in drawn]
         vectors[name] = embed(half, understood, captions, stamps)
 
-    # One row for all draws of a set, score, numbers and direction.
+    # Each draw is fitted by itself; ranks of all draws of a set, score, numbers and direction make one row.
     rows: dict[tuple[str, str, str, str], bytes] = {}
     facts["fits"] = []
     for number in range(NUM_DRAWS):
@@ -277,7 +286,11 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
     facts["ceilings"] = {}
     for kind in CLIPS:
         drawn = clips["test", kind]
-        facts["about"][kind] = [" ".join("".join(name[0] for name in clip.about) for clip in one) for one in drawn]
+        # What each caption is about, by initials.
+        facts["about"][kind] = []
+        for one in drawn:
+            initials = ["".join(name[0] for name in clip.about) for clip in one]
+            facts["about"][kind].append(" ".join(initials))
         facts["ceilings"][kind] = _ceilings(drawn)
     facts["digest"] = digest_of([item for half in halves.values() for item in half.photographs], stamps)
     output.mkdir(parents=True, exist_ok=True)

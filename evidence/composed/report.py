@@ -1,7 +1,7 @@
-"""The tables and findings of composed clips, computed from their results alone, and the page that shows them."""
+"""The tables and findings of composed clips, computed from their results alone, and their page."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ BEST = "best"
 """The best single modality, by the mean over draws and photographs."""
 
 _CLAIMS = Path(__file__).with_name("claims.yaml")
-_PAGE = Path(__file__).with_name("page.md")
-_FIGURE = "composed_clips.png"
+PAGE = Path(__file__).with_name("page.md")
+"""The template of the page."""
+
 _LAST = 10  # the last rank that counts
 _SIGNS = {"above": "+", "below": "-", "around": "0"}
 _NAMES = {"video": "picture", "title": "title of the sound", "subtitle": "recognised words", "all": "everything"}
@@ -303,40 +304,4 @@ def fill(text: str, results: Results) -> str:
     return re.sub(r"\{\{(.+?)\}\}", put, text)
 
 
-def plot_findings(results: Results, path: Path) -> None:
-    """Draw each finding with its interval, and the study's number beside it."""
-    from matplotlib.figure import Figure
-
-    study = StudyResults(STUDY_RESULTS)
-    claims = read_claims()
-    figure = Figure(figsize=(9.5, 4.6), layout="constrained")
-    axes = figure.subplots()
-    axes.axvline(0, color="black", linewidth=0.8)
-    for row, claim in enumerate(claims):
-        there = _of_study(study, claim["name"])
-        shown: Sequence[tuple[Any, str, float]] = [(results.finding(claim), "C0", -0.12), (there, "C1", 0.15)]
-        for entry, colour, shift in shown:
-            if entry is None:
-                continue
-            axes.plot([entry["low"], entry["high"]], [row + shift] * 2, color=colour, linewidth=1.8)
-            axes.plot(entry["difference"], row + shift, "o", color=colour, markersize=5)
-    axes.plot([], [], "o-", color="C0", label="composed clips")
-    axes.plot([], [], "o-", color="C1", label="the study's generated clips")
-    axes.legend(fontsize=9, frameon=False)
-    labels = [f"{claim['sentence']}  ({claim['expected']})".replace("-)", "−)") for claim in claims]
-    axes.set_yticks(range(len(claims)), labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="0.92")
-    axes.set_axisbelow(True)
-    axes.set_xlabel("points of MRR@10, both directions", fontsize=9)
-    figure.savefig(path, dpi=150)
-
-
-def write_page(results: Results, path: Path) -> None:
-    """Write the page, and its figure beside it."""
-    path.write_text(fill(_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-    plot_findings(results, path.with_name(_FIGURE))
-
-
-__all__ = ["BEST", "RESULTS", "TABLES", "Results", "fill", "plot_findings", "read_claims", "report", "write_page"]
+__all__ = ["BEST", "PAGE", "RESULTS", "TABLES", "Results", "fill", "read_claims", "report"]
