@@ -22,6 +22,7 @@ _MAX_CHANNELS = 8  # more are probably a batch passed as one waveform
 
 def list_waveforms(audio: Any) -> list:
     """Return a list of waveforms, each as accepted by [`to_waveform`], from one waveform or a list."""
+    # A batch and the channels of one waveform have the same shape: no guess, which might average clips.
     if isinstance(audio, (np.ndarray, torch.Tensor)) and audio.ndim > 1 and 1 not in audio.shape:
         raise ValueError(
             f"An array {tuple(audio.shape)} may be several waveforms or the channels of one: pass `list(waveforms)`, "
@@ -203,6 +204,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
         Returns:
             `torch.FloatTensor` of shape `(num_segments, segment_length, num_mel_bins)`.
         """
+        # Segments are chosen first, so that only their windows are computed.
         waveform = to_waveform(waveform, self.sampling_rate)
         if len(waveform) < self.min_samples:
             raise ValueError(f"A waveform must have at least {self.min_samples} samples (25 ms), got {len(waveform)}.")
@@ -214,6 +216,7 @@ class ScalarFeatureExtractor(FeatureExtractionMixin):
     ) -> list[tuple[int, int]]:
         """Choose the segments of a waveform of at least one window, as in `process_waveform`. Returns the range
         `(start, stop)` of the samples of each, empty beyond its end."""
+        # Whole windows in segments; a short waveform has empty segments up to the number.
         window, shift = _window_and_shift(self.sampling_rate)
         num_windows = 1 + (num_samples - window) // shift
         available = max(math.ceil(num_windows / self.segment_length), self.num_segments)

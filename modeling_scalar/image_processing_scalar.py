@@ -86,6 +86,7 @@ def to_frames(frames: Any) -> np.ndarray:
     Returns:
         uint8 `np.ndarray` of shape `(frames, height, width, 3)`.
     """
+    # A picture, a list of pictures, or all frames in one array.
     if is_picture(frames):
         frames = [frames]
     if not isinstance(frames, (list, tuple)):
@@ -121,6 +122,7 @@ def _channels_last(item: Any) -> np.ndarray:
 
 def to_batch(data: Mapping[str, Any], return_tensors: Any) -> BatchFeature:
     """Make a `BatchFeature` of tensors, of arrays, or of lists with an array per clip that has pixels or audio."""
+    # Without tensors, as transformers' own processors: a list with an item for each clip.
     batch = dict(data)
     if return_tensors is not None:
         return BatchFeature(batch, tensor_type=return_tensors)
@@ -247,6 +249,7 @@ class ScalarImageProcessor(ClipImageProcessor):
         size = self.image_size
         if self.resize_mode == "squash":
             return self._resize(frames, size, size)
+        # The short side first, then the middle of the long one.
         height, width = frames.shape[-2:]
         short = min(height, width)
         frames = self._resize(frames, size * height // short, size * width // short)

@@ -299,6 +299,7 @@ class ScalarRetrievalModel(PreTrainedModel):
     def stack_modalities(self, embeds: Mapping[str, torch.Tensor], modality_mask: torch.Tensor) -> torch.Tensor:
         """Stack the embeddings `(batch, dim)` of modalities by name to `(batch, M, dim)`, zero for those that no clip
         has."""
+        # Scores need single precision at least, whatever that of the weights.
         dtype = torch.promote_types(self.dtype, torch.float32)
         absent = torch.zeros(len(modality_mask), self.config.projection_dim, dtype=dtype, device=modality_mask.device)
         # Towers may be on several devices; combined results are on the mask's device.
@@ -351,18 +352,21 @@ class Rows:
         """Put the values of these rows at their positions, with zeros elsewhere."""
         if len(self.index) == self.size:
             return values
+        # Not in place, so that gradients pass.
         zeros = values.new_zeros(self.size, *values.shape[1:])
         return zeros.index_put((self.index.to(values.device),), values)
 
 
 def mean_of_tokens(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """The mean of the tokens `(batch, tokens, hidden)` that are not padding."""
+    # A row of padding alone gives zero.
     weights = attention_mask[..., None].to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def info_nce(logits: torch.Tensor) -> torch.Tensor:
     """The mean cross-entropy of rows and columns, where row i matches column i."""
+    # Each row has its own column, and each column its own row.
     target = torch.arange(len(logits), device=logits.device)
     return (nn.functional.cross_entropy(logits, target) + nn.functional.cross_entropy(logits.T, target)) / 2
 

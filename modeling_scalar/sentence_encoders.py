@@ -143,6 +143,7 @@ class ScalarSentenceModel(JointEncoderModel):
         **config_kwargs: Any,
     ) -> "ScalarSentenceModel":
         """Build a model on a loaded SentenceTransformer; see `from_folder`."""
+        # Of the modalities that are wanted, those that it supports.
         fields = {"projection_dim": encoder.get_embedding_dimension()} | config_kwargs
         supported = supported_modalities(encoder, name, modalities)
         return cls(ScalarJointConfig(modalities=supported, **fields), encoder).eval()
@@ -169,6 +170,7 @@ class ScalarSentenceModel(JointEncoderModel):
         return [values[index] for index in rows.index.tolist()]
 
     def _words(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
+        # The processor passes a text as its bytes: the library has a tokenizer of its own.
         tokenizer = getattr(self.encoder, "tokenizer", None)
         texts = []
         for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
