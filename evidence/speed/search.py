@@ -154,7 +154,7 @@ def peers_of(vectors: list[torch.Tensor], mask: torch.Tensor, num_queries: int) 
 
 def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, list[float]]:
     """CPU seconds of each method in each round except the first, extrapolated to all clips."""
-    times: dict[str, list[float]] = {name: [] for name in methods}
+    times: dict[str, list[float]] = {}
     for round_number in range(ROUNDS + 1):
         for name, (method, part) in methods.items():
             start = time.process_time()
@@ -162,7 +162,7 @@ def run_in_turn(methods: dict[str, Search], texts: torch.Tensor) -> dict[str, li
             seconds = (time.process_time() - start) / part
             # The first round reads files and computes what is cached.
             if round_number:
-                times[name].append(seconds)
+                times.setdefault(name, []).append(seconds)
     return times
 
 
@@ -180,7 +180,7 @@ def measure_search(config: SearchConfig, folder: Path) -> None:
         mask = galleries["float32"].modality_mask
     else:
         embeds, mask = made_clips(IN_MEMORY, config.dim, torch.Generator().manual_seed(0), config.data)
-    vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+    vectors = list(embeds.movedim(1, 0).contiguous())
     share = len(mask) / config.clips
     del embeds
 
@@ -224,7 +224,7 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
         # The products are over as much memory at every number of modalities.
         few = min(config.clips, max(IN_MEMORY // number, BLOCK))
         embeds, _ = made_clips(few, config.dim, torch.Generator().manual_seed(0), config.data, number)
-        vectors = [matrix.contiguous() for matrix in embeds.unbind(1)]
+        vectors = list(embeds.movedim(1, 0).contiguous())
         for count in config.queries:
             texts = made_vectors(config.data, (count, config.dim), torch.Generator().manual_seed(1))
             methods: dict[str, Search] = {

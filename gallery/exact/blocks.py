@@ -504,7 +504,9 @@ def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: 
         if block.is_partial:
             vectors *= block.modality_mask[clips][..., None]
         of_pairs = places[pairs] - start
-        products = [_paired_products(column, texts, of_pairs, queries[pairs]) for column in vectors.unbind(1)]
+        products = []
+        for column in vectors.unbind(1):
+            products.append(_paired_products(column, texts, of_pairs, queries[pairs]))
         yield _Some(clips, vectors, of_pairs, torch.stack(products, dim=1))
 
 
@@ -563,7 +565,10 @@ def exact_pairs(
     grams = []
     for some in _multiplied(block, texts, queries, rows):
         # Products and sums, not matrix products, whose order of additions depends on the number of clips.
-        gram = torch.cat([(few[:, :, None] * few[:, None]).sum(-1) for few in some.vectors.split(_GRAMS_AT_ONCE)])
+        gram = []
+        for few in some.vectors.split(_GRAMS_AT_ONCE):
+            gram.append((few[:, :, None] * few[:, None]).sum(-1))
+        gram = torch.cat(gram)
         # Bounds rest on the stored Gram matrix, so vectors that have another one were screened wrongly.
         is_wrong = ~((gram - block.gram[some.clips]).abs().flatten(1).amax(1) <= _GRAM_TOLERANCE)  # nor NaN
         if is_wrong.any():

@@ -56,7 +56,7 @@ def rotation(dim: int) -> torch.Tensor:
 def encode(modalities: Sequence[torch.Tensor]) -> Codes:
     """Convert vectors, `(N, D)` per modality, to eight bits, after [`rotation`]."""
     turn = rotation(modalities[0].shape[1]).float()
-    codes = [torch.empty(vectors.shape, dtype=torch.int8) for vectors in modalities]
+    codes = torch.empty(len(modalities), *modalities[0].shape, dtype=torch.int8)
     scales = torch.empty(len(modalities[0]))
     errors = torch.empty(len(modalities[0]))
     # A few clips at a time stay in cache.
@@ -66,13 +66,12 @@ def encode(modalities: Sequence[torch.Tensor]) -> Codes:
         # The largest coordinate of any modality becomes 127; a clip without any vector has no scale.
         scale = (block.abs().amax((0, 2)) / 127).clamp(min=1e-30)
         rounded = (block / scale[:, None]).round_()
-        for matrix, values in zip(codes, rounded, strict=True):
-            matrix[clips] = values
+        codes[:, clips] = rounded
         # What rounding lost is measured, not assumed. The rotation in float32 has an error of its own.
         lost = torch.addcmul(block, rounded, scale[:, None], value=-1).square().sum(2).sqrt().amax(0)
         scales[clips] = scale
         errors[clips] = lost * (1 + 1e-5) + _ROTATED * len(turn)
-    return Codes(codes, scales, errors)
+    return Codes(codes.unbind(), scales, errors)
 
 
 def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -106,6 +106,7 @@ def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.n
     mask = block.modality_mask[rows]
     is_present = mask.T[:, None]
     code_scale = block.code_facts[0, rows]
+    # The temporaries of a few texts stay in cache.
     found = []
     scales = coded.scale[:, None].split(_GUESSED_AT_ONCE)
     for texts, scale in zip(coded.codes.split(_GUESSED_AT_ONCE), scales, strict=True):
@@ -160,7 +161,7 @@ def _screened(
     first = 0
     for codes in block.codes:
         for some in zip(*(matrix.split(width) for matrix in codes.codes), strict=True):
-            # Upper bounds of the cosines, (M, Q, B), in the memory of the products
+            # Upper bounds of the cosines, (M, Q, B), take the place of the products in memory.
             clips = slice(first, first + len(some[0]))
             products = memory[:, : num_queries * len(some[0])].view(number, num_queries, -1)
             upper = products.view(torch.float32)
