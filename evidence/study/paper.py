@@ -8,8 +8,7 @@ from typing import Any
 
 from scipy import stats
 
-from evidence.reports.tables import MetricsTable as Table
-from evidence.reports.tables import Row
+from evidence.reports.tables import MetricsTable, Row
 
 from .differences import described_differences, format_interval
 from .results import StudyResults
@@ -213,7 +212,7 @@ def our_difference(results: StudyResults, claim: PaperClaim) -> dict[str, Any] |
     return {name: scale * entry[name] for name in ("difference", "low", "high")}
 
 
-def paper_table(results: StudyResults) -> Table:
+def paper_table(results: StudyResults) -> MetricsTable:
     """The claims of the paper, one by one."""
     # A block for each topic; a claim that nothing tests keeps its row.
     blocks: list[list[Row]] = []
@@ -228,7 +227,7 @@ def paper_table(results: StudyResults) -> Table:
         blocks.append(rows)
     columns = [("", name) for name in ("claim", "in the paper", "paper", "here", "verdict")]
     note = RULE + (_OF_VERSION_4 if results.version > 3 else _OF_VERSION_3)
-    return Table("paper", "Claims of the paper", note, columns, blocks, 2)
+    return MetricsTable("paper", "Claims of the paper", note, columns, blocks, 2)
 
 
 __all__ = ["PAPER_CLAIMS", "RULE", "PaperClaim", "our_difference", "paper_table", "reranked_lead", "verdict"]

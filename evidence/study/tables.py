@@ -9,8 +9,7 @@ import numpy as np
 
 from eval.protocol.statistics import sign_test
 from eval.reports.result_schema import method_title
-from evidence.reports.tables import Cell, Row
-from evidence.reports.tables import MetricsTable as Table
+from evidence.reports.tables import Cell, MetricsTable, Row
 
 from .corrected import CORRECTED
 from .differences import (
@@ -113,7 +112,7 @@ def _of_trainings(results: StudyResults) -> str:
     return f"two sets of {clips:,} test clips, mean ± standard deviation over {runs} trainings on each"
 
 
-def named_table(results: StudyResults) -> Table:
+def named_table(results: StudyResults) -> MetricsTable:
     """The claims that were named in advance."""
     # A claim that was not measured keeps its row: the family was named with it.
     rows: list[Row] = []
@@ -144,10 +143,10 @@ def named_table(results: StudyResults) -> Table:
             "their verdicts repeat what was seen before, and test nothing."
         )
     columns = _columns("claim", "clips", "MRR@10", "R@1", "p", "verdict")
-    return Table("named", "The claims named in advance", note, columns, [rows], 1)
+    return MetricsTable("named", "The claims named in advance", note, columns, [rows], 1)
 
 
-def differences_table(results: StudyResults) -> Table:
+def differences_table(results: StudyResults) -> MetricsTable:
     """Every other difference."""
     rows: list[Row] = []
     for entry in described_differences(results).values():
@@ -158,10 +157,10 @@ def differences_table(results: StudyResults) -> Table:
         f"brackets 95 % intervals for other queries and other trainings. Some of the {len(rows)} intervals leave out "
         "0 by chance."
     )
-    return Table("differences", "Differences", note, _columns("comparison", "difference"), [rows], 1)
+    return MetricsTable("differences", "Differences", note, _columns("comparison", "difference"), [rows], 1)
 
 
-def gains_table(results: StudyResults) -> Table:
+def gains_table(results: StudyResults) -> MetricsTable:
     """Every method's own score beside the best single modality of the same embeddings."""
     rows: list[Row] = []
     for variant in _METHODS:
@@ -181,10 +180,10 @@ def gains_table(results: StudyResults) -> Table:
     note += ". Masked: half or 90 % of the clips lose one modality, for the single ones too."
     columns = _columns("method", "own score", "best single", "R@1 of that", "gain", "gain, half masked",
                        "gain, 90 % masked")  # fmt: skip
-    return Table("gains", "Aggregation gain", note, columns, [rows], 1)
+    return MetricsTable("gains", "Aggregation gain", note, columns, [rows], 1)
 
 
-def main_table(results: StudyResults) -> Table:
+def main_table(results: StudyResults) -> MetricsTable:
     """The main comparison: every variant with its own score, then other scores of the same embeddings."""
     shown: list[Column] = [("MRR@10", AS_TRAINED, _MRR | {"numbers": AS_TRAINED}), ("MRR@10", FITTED_ALL, _MRR)]
     for way, direction in _WAYS:
@@ -221,7 +220,7 @@ def main_table(results: StudyResults) -> Table:
             "is missing, which leave the order of captions as it is."
         )
     columns = _with_keys("variant", "numbers", shown=shown)
-    return Table("main", "Main comparison", note, columns, [variants, beside], 1)
+    return MetricsTable("main", "Main comparison", note, columns, [variants, beside], 1)
 
 
 def _settings(results: StudyResults) -> dict[str, list[str]]:
@@ -241,7 +240,7 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
     return settings
 
 
-def short_table(results: StudyResults) -> Table:
+def short_table(results: StudyResults) -> MetricsTable:
     """The main comparison in a few lines, for the README."""
     # The main measure comes first; version 3 did not choose by it.
     shown: list[Column] = []
@@ -270,10 +269,10 @@ def short_table(results: StudyResults) -> Table:
         "tried."
     )
     columns = _with_keys("method", "settings", "numbers", shown=shown)
-    return Table("short", "Main comparison in short", note, columns, [rows], 2)
+    return MetricsTable("short", "Main comparison in short", note, columns, [rows], 2)
 
 
-def curve_table(results: StudyResults) -> Table:
+def curve_table(results: StudyResults) -> MetricsTable:
     """SCALAR's score at several temperatures of its weights."""
     shown: list[Column] = []
     for value in TEMPERATURES:
@@ -284,10 +283,10 @@ def curve_table(results: StudyResults) -> Table:
             _add_row(rows, results, [variant_name(variant), words], Quantity(variant, "scalar", **changes), shown)
     note = "MRR@10 of both directions and R@1 in percent by SCALAR's score; infinite: the weights are equal."
     columns = _with_keys("embeddings of", "", shown=shown)
-    return Table("curve", "The temperature of weights", note, columns, [rows], 2)
+    return MetricsTable("curve", "The temperature of weights", note, columns, [rows], 2)
 
 
-def masks_table(results: StudyResults) -> Table:
+def masks_table(results: StudyResults) -> MetricsTable:
     """SCALAR's lead where some clips lose a modality, and the sign test over sets of clips and masks."""
     columns = _columns("", "nothing masked", *map(_masked, RATES), "ahead", "p")
     rows: list[Row] = []
@@ -316,10 +315,10 @@ def masks_table(results: StudyResults) -> Table:
         "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p "
         "describes."
     )
-    return Table("masks", "Masked clips", note, columns, [rows], 1)
+    return MetricsTable("masks", "Masked clips", note, columns, [rows], 1)
 
 
-def ladder_table(results: StudyResults) -> Table:
+def ladder_table(results: StudyResults) -> MetricsTable:
     """What each modality adds to the picture."""
     # From the picture alone upwards, as in the paper's table.
     shown: list[Column] = []
@@ -327,10 +326,10 @@ def ladder_table(results: StudyResults) -> Table:
         shown.append(("", title, {"masked": masked, "numbers": results.numbers}))
     note = f"R@1 in percent, text to video, {results.numbers}; what clips have besides these modalities is left out."
     columns = _with_keys("method", shown=shown)
-    return Table("ladder", "One, two and three modalities", note, columns, [_own_scores(results, shown)], 1)
+    return MetricsTable("ladder", "One, two and three modalities", note, columns, [_own_scores(results, shown)], 1)
 
 
-def attribution_table(results: StudyResults, direction: str = "text_to_video") -> Table:
+def attribution_table(results: StudyResults, direction: str = "text_to_video") -> MetricsTable:
     """Each method's embeddings ranked by each score."""
     # Along a row only the score differs, along a column only the training.
     shown: list[Column] = []
@@ -340,10 +339,10 @@ def attribution_table(results: StudyResults, direction: str = "text_to_video") -
     note = "R@1 in percent; rows: what trained the embeddings; columns: what scores them, with fitted numbers."
     title = f"Attribution, {direction.replace('_', ' ')}"
     columns = _with_keys("embeddings of", shown=shown)
-    return Table(f"attribution_{direction}", title, note, columns, [rows], 1)
+    return MetricsTable(f"attribution_{direction}", title, note, columns, [rows], 1)
 
 
-def kinds_table(results: StudyResults) -> Table:
+def kinds_table(results: StudyResults) -> MetricsTable:
     """R@1 by kind of caption."""
     # Of captions about one modality, those about each are shown, too.
     shown: list[Column] = []
@@ -355,10 +354,10 @@ def kinds_table(results: StudyResults) -> Table:
         shown.append(("complete clips", f"about {words}", {"kinds": (kind,), "clips": "complete"}))
     columns = _with_keys("variant", shown=shown)
     rows = _own_scores(results, shown)
-    return Table("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.", columns, [rows], 1)
+    return MetricsTable("kinds", "Kinds of captions", "R@1 in percent, text to video, fitted.", columns, [rows], 1)
 
 
-def views_table(results: StudyResults) -> Table:
+def views_table(results: StudyResults) -> MetricsTable:
     """Masked views, on complete training clips and on clips of which some lack a modality."""
     shown: list[Column] = [
         ("", "R@1", {}), ("", "R@10", {"at": 10}), ("", "half masked", {"masked": "0.5"}),
@@ -373,10 +372,10 @@ def views_table(results: StudyResults) -> Table:
             _add_row(rows, results, [where, variant_name(variant)], own, shown)
     note = "R@1 in percent unless R@10 is named, the test clips of the main comparison, fitted."
     columns = _with_keys("training clips", "variant", shown=shown)
-    return Table("views", "Masked views", note, columns, [rows], 1)
+    return MetricsTable("views", "Masked views", note, columns, [rows], 1)
 
 
-def disagreement_table(results: StudyResults) -> Table:
+def disagreement_table(results: StudyResults) -> MetricsTable:
     """Clips in which everything that a caption is not about comes from another clip."""
     shown: list[Column] = []
     for kind, words in KINDS.items():
@@ -389,10 +388,10 @@ def disagreement_table(results: StudyResults) -> Table:
     if results.version > 3:
         note += " The gallery of clips that disagree is the smaller one."
     columns = _with_keys("variant", shown=shown)
-    return Table("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
+    return MetricsTable("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
 
 
-def arity_table(results: StudyResults) -> Table:
+def arity_table(results: StudyResults) -> MetricsTable:
     """Complete clips alone, next to the gallery of mixed arity and to random parts of it that are as large."""
     # The middle columns have the size of the last and the arities of the first.
     titles = {"test": "all test clips", SAME_SIZE: "as many at random", "complete": "complete test clips alone"}
@@ -407,10 +406,10 @@ def arity_table(results: StudyResults) -> Table:
         "computed from each rank without drawing, so that the size of a gallery is not taken for its arity."
     )
     columns = _with_keys("variant", shown=shown)
-    return Table("arity", "Galleries of one arity", note, columns, [rows], 1)
+    return MetricsTable("arity", "Galleries of one arity", note, columns, [rows], 1)
 
 
-def sharing_table(results: StudyResults) -> Table:
+def sharing_table(results: StudyResults) -> MetricsTable:
     """R@1 as a function of how much the modalities of a clip share."""
     # Each level is a benchmark of its own, with trainings of its own.
     levels = results.levels()
@@ -423,10 +422,10 @@ def sharing_table(results: StudyResults) -> Table:
             _add_row(rows, results, [variant_name(variant), words], Quantity(variant, masked=masked), shown)
     note = "R@1 in percent, text to video, fitted; every column has training, validation and test clips of its own."
     columns = _with_keys("variant", "", shown=shown)
-    return Table("sharing", "How much modalities share", note, columns, [rows], 2)
+    return MetricsTable("sharing", "How much modalities share", note, columns, [rows], 2)
 
 
-def repeated_table(results: StudyResults) -> Table:
+def repeated_table(results: StudyResults) -> MetricsTable:
     """The main comparison on each set of clips."""
     shown: list[Column] = []
     for experiment, words in zip(SETS, ("seed 0", "seed 1"), strict=True):
@@ -434,10 +433,10 @@ def repeated_table(results: StudyResults) -> Table:
             shown.append((words, way, {"experiment": experiment, "direction": direction}))
     note = "R@1 in percent, fitted; settings of training are those that were chosen on the clips of seed 0."
     columns = _with_keys("variant", shown=shown)
-    return Table("repeated", "The same on other clips", note, columns, [_own_scores(results, shown)], 1)
+    return MetricsTable("repeated", "The same on other clips", note, columns, [_own_scores(results, shown)], 1)
 
 
-def ceilings_table(results: StudyResults) -> Table:
+def ceilings_table(results: StudyResults) -> MetricsTable:
     """R@1 of perfect readers and of SCALAR's embeddings."""
     rows: list[Row] = []
     for name in dict.fromkeys([*SETS, *results.levels().values()]):
@@ -457,10 +456,10 @@ def ceilings_table(results: StudyResults) -> Table:
     for reader in ("everything", *MODALITIES):
         columns += [(reader, "perfect"), (reader, "SCALAR's")]
     note = "R@1 in percent, text to video: of a reader that makes no mistake, and of SCALAR's trained embeddings."
-    return Table("ceilings", "Perfect readers", note, columns, [rows], 1)
+    return MetricsTable("ceilings", "Perfect readers", note, columns, [rows], 1)
 
 
-def settings_table(results: StudyResults) -> Table:
+def settings_table(results: StudyResults) -> MetricsTable:
     """The chosen settings of each method, what its best trial found on validation clips, and learned temperatures."""
     tuning = results.study["tuning"] or {"measure": "mean_reciprocal_rank", "methods": {}}
     measure = tuning["measure"]
@@ -479,7 +478,7 @@ def settings_table(results: StudyResults) -> Table:
         "theirs, from this start: learned is where it ended."
     )
     columns = _columns("method", *GRID, "learned temperature", title)
-    return Table("settings", "Chosen settings", note, columns, [rows], 1)
+    return MetricsTable("settings", "Chosen settings", note, columns, [rows], 1)
 
 
 def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
@@ -504,7 +503,7 @@ def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
     return [str(fits[0]["count"]), f"{kept} of {len(fits)}", Cell(tuple(gains), signed=True), *shown]
 
 
-def fitted_table(results: StudyResults) -> Table:
+def fitted_table(results: StudyResults) -> MetricsTable:
     """The fitted numbers, how many they are, what they gain on held-out clips, and how many fits are kept."""
     rows: list[Row] = []
     for variant in _METHODS:
@@ -525,10 +524,10 @@ def fitted_table(results: StudyResults) -> Table:
             "0; of several the best."
         )
     columns = _columns("variant", "numbers", "kept", "gain", *_OPTIONS.values())
-    return Table("fitted", "Fitted numbers", note, columns, [rows], 1)
+    return MetricsTable("fitted", "Fitted numbers", note, columns, [rows], 1)
 
 
-def second_stage_table(results: StudyResults) -> Table:
+def second_stage_table(results: StudyResults) -> MetricsTable:
     """The second stage after different trainings."""
     # Every run has all masks: a row for each training and mask.
     by_label: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -556,10 +555,10 @@ def second_stage_table(results: StudyResults) -> Table:
         "fused with a weight chosen on validation clips. Masked: the share of clips that lose one modality. AUC: of "
         "matching, nothing masked."
     )
-    return Table("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 2)
+    return MetricsTable("second_stage", "The second stage", note, [*columns, ("", "AUC")], [rows], 2)
 
 
-TABLES: dict[str, Callable[[StudyResults], Table]] = {
+TABLES: dict[str, Callable[[StudyResults], MetricsTable]] = {
     "short": short_table,
     "main": main_table,
     "named": named_table,
