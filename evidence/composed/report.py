@@ -268,8 +268,8 @@ def fill(text: str, results: Results) -> str:
 
     Args:
         text (`str`): with `{{table NAME}}`; `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
-            [CLIPS]}}`, that of two scores; `{{mean SCORE [CLIPS]}}`, MRR@10 of both directions; `{{fact KEY ...}}`, an
-            entry of the facts; `{{same}}`, how many findings have the sign expected.
+            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`Results.values`]; `{{fact KEY ...}}`, an entry
+            of the facts; `{{same}}`, how many findings have the sign expected.
         results ([`Results`]): of composed clips.
 
     Raises:
@@ -285,12 +285,11 @@ def fill(text: str, results: Results) -> str:
         if kind == "finding":
             return interval(results.finding(claims[names[0]]))
         if kind == "minus":
-            clips = names[2] if len(names) > 2 else CLIPS[0]
-            sides = [[{"score": name, "clips": clips}] for name in names[:2]]
+            options = dict(name.split("=") for name in names[2:])
+            if "numbers" in options:
+                options["numbers"] = options["numbers"].replace("_", " ")
+            sides = [[{"score": name} | options] for name in names[:2]]
             return interval(results.finding({"plus": sides[0], "minus": sides[1]}))
-        if kind == "mean":
-            clips = names[1] if len(names) > 1 else CLIPS[0]
-            return f"{results.mean(names[0], clips=clips):.1f}"
         if kind == "same":
             same = [_SIGNS[place(results.finding(claim))] == claim["expected"] for claim in claims.values()]
             return f"{sum(same)} of {len(same)}"
