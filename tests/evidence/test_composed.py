@@ -195,7 +195,7 @@ def test_ceilings_are_those_of_three_clips_counted_by_hand():
 
 
 def test_written_files_give_the_vectors_that_are_composed(packages, halves, recogniser, tmp_path):
-    """Texts to rounding; pictures, which are compressed, to a cosine of 0.95."""
+    """Texts to rounding; pictures, which are compressed, to a cosine of 0.9."""
     stamps, prompts = packages
     write_composed(MiniatureConfig(output=tmp_path / "set", media="stamps"), stamps, prompts)
     clips = draw(halves["test"], 0, complete=False)
@@ -208,7 +208,7 @@ def test_written_files_give_the_vectors_that_are_composed(packages, halves, reco
     torch.testing.assert_close(found.text_embeds, expected.text_embeds, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.modality_embeds[:, 1:], expected.modality_embeds[:, 1:], rtol=0, atol=1e-5)
     cosines = (found.modality_embeds[:, 0] * expected.modality_embeds[:, 0]).sum(-1)[expected.modality_mask[:, 0]]
-    assert (cosines > 0.95).all()
+    assert (cosines > 0.9).all()
 
 
 def test_a_written_set_is_a_miniature_with_real_media(packages, recogniser, tmp_path):
