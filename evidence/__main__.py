@@ -87,11 +87,11 @@ def stamps(config: StampsConfig) -> None:
 def composed(config: ComposedConfig) -> None:
     """Compare scores on composed clips: real photographs, sounds and recorded words. Needs pocketsphinx."""
     from evidence.composed.measuring import measure
-    from evidence.composed.report import PAGE, Results, fill, report
+    from evidence.composed.report import PAGE, ComposedResults, fill, report
 
     if not config.report_only:
         measure(config.stamps, config.prompts, config.output, print_lines)
-    results = Results(config.output)
+    results = ComposedResults(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")
     print_lines(*text.splitlines())

@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import yaml
 
 from eval.protocol.statistics import two_way_interval
-from evidence.reports.tables import Cell, Row, Table, markdown
-from evidence.study.differences import Difference, bound, interval, judged, place
+from evidence.reports.tables import Cell, MetricsTable, Row, markdown
+from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
 from evidence.study.measure import AS_TRAINED, FITTED_ALL
-from evidence.study.results import BOTH, Selection
-from evidence.study.results import Results as StudyResults
+from evidence.study.results import BOTH, Quantity, StudyResults
 from gallery.files import read_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
@@ -59,7 +58,7 @@ TITLES: dict[tuple[str, str], str] = {
 """Scores and their numbers, in the order of tables."""
 
 
-class Results:
+class ComposedResults:
     """
     A folder of results.
 
@@ -147,21 +146,21 @@ def read_claims() -> list[dict[str, Any]]:
 
 def _of_study(results: StudyResults, name: str) -> dict[str, Any] | None:
     """The study's own number for a finding, by its functions; None if it has none."""
-    if name in judged(results):
-        return judged(results)[name]
+    if name in judged_claims(results):
+        return judged_claims(results)[name]
     common: dict[str, Any] = {"direction": BOTH, "measure": "mrr"}
     gains = {"gain-gram": "gram", "gain-equal": "scalar_uniform"}
     if name in gains:
-        own = Selection(gains[name], numbers=AS_TRAINED, gain=True, **common)
-        return bound(results, Difference(name, "", own, pooled=True))
+        own = Quantity(gains[name], numbers=AS_TRAINED, gain=True, **common)
+        return with_interval(results, Difference(name, "", own, pooled=True))
     sides = None
     if name == "offsets" and results.options("scalar", "scalar", TEMPERATURE):
-        sides = Selection(**common), Selection(numbers=TEMPERATURE, **common)
+        sides = Quantity(**common), Quantity(numbers=TEMPERATURE, **common)
     if name == "corrected":
-        sides = Selection("gram", "gram_corrected", **common), Selection("gram", numbers=AS_TRAINED, **common)
+        sides = Quantity("gram", "gram_corrected", **common), Quantity("gram", numbers=AS_TRAINED, **common)
     if sides is None:
         return None
-    return bound(results, Difference(name, "", *sides, pooled=True))
+    return with_interval(results, Difference(name, "", *sides, pooled=True))
 
 
 # Tables ------------------------------------------------------------------------------------------------------------
@@ -171,29 +170,29 @@ def _columns(*names: str) -> list[tuple[str, str]]:
     return [("", name) for name in names]
 
 
-def findings_table(results: Results) -> Table:
+def findings_table(results: ComposedResults) -> MetricsTable:
     """The findings that were named before, here and in the study."""
     study = StudyResults(STUDY_RESULTS)
     rows: list[Row] = []
     for claim in read_claims():
         entry = results.finding(claim)
-        sign = _SIGNS[place(entry)]
+        sign = _SIGNS[side_of_zero(entry)]
         there = _of_study(study, claim["name"])
-        recall = interval(results.finding(claim, measure="R@1"))
+        recall = format_interval(results.finding(claim, measure="R@1"))
         agrees = "yes" if sign == claim["expected"] else "no"
-        in_study = "" if there is None else interval(there)
+        in_study = "" if there is None else format_interval(there)
         signs = [shown.replace("-", "−") for shown in (claim["expected"], sign)]
-        rows.append([claim["sentence"], *signs, agrees, interval(entry), recall, in_study])
+        rows.append([claim["sentence"], *signs, agrees, format_interval(entry), recall, in_study])
     note = (
         "Points of MRR@10, the mean of both directions, and of R@1, with 95 % intervals for other photographs and "
         "other draws; sounds and prompts are fixed. Sign: +, above 0; −, below 0; 0, the interval holds 0. The "
         "study: the same comparison on generated clips, of methods trained each for itself; empty where there is none."
     )
     columns = _columns("finding", "expected", "here", "same", "MRR@10", "R@1", "study, MRR@10")
-    return Table("findings", "Findings", note, columns, [rows], 1)
+    return MetricsTable("findings", "Findings", note, columns, [rows], 1)
 
 
-def scores_table(results: Results) -> Table:
+def scores_table(results: ComposedResults) -> MetricsTable:
     """Every score on every set of clips."""
     rows: list[Row] = []
     for (score, numbers), title in TITLES.items():
@@ -217,10 +216,10 @@ def scores_table(results: Results) -> Table:
         for words in ("text to video", "video to text"):
             columns += [(f"{clips}, {words}", "MRR@10"), (f"{clips}, {words}", "R@1")]
     columns += _columns("one", "several")
-    return Table("scores", "Scores", note, columns, [rows], 1)
+    return MetricsTable("scores", "Scores", note, columns, [rows], 1)
 
 
-def ceilings_table(results: Results) -> Table:
+def ceilings_table(results: ComposedResults) -> MetricsTable:
     """What perfect readers reach."""
     rows: list[Row] = []
     for reader, found in results.facts["ceilings"][CLIPS[0]].items():
@@ -228,10 +227,10 @@ def ceilings_table(results: Results) -> Table:
     note = (
         "R@1 in percent, text to video, of readers that know all about one modality or everything; incomplete clips."
     )
-    return Table("ceilings", "Perfect readers", note, _columns("knows", "all", "one", "several"), [rows], 1)
+    return MetricsTable("ceilings", "Perfect readers", note, _columns("knows", "all", "one", "several"), [rows], 1)
 
 
-def fits_table(results: Results) -> Table:
+def fits_table(results: ComposedResults) -> MetricsTable:
     """What fits gained, and how many were kept."""
     rows: list[Row] = []
     fits = results.facts["fits"]
@@ -246,14 +245,14 @@ def fits_table(results: Results) -> Table:
         "Gain: points of MRR@10 on clips of the half that fits that were not part of the fit, mean over draws. A fit "
         "is kept if the interval of its gain lies above 0."
     )
-    return Table("fits", "Fits", note, _columns("score", "numbers", "gain", "kept"), [rows], 1)
+    return MetricsTable("fits", "Fits", note, _columns("score", "numbers", "gain", "kept"), [rows], 1)
 
 
 TABLES = {"findings": findings_table, "scores": scores_table, "ceilings": ceilings_table, "fits": fits_table}
 """The tables by name."""
 
 
-def report(results: Results) -> str:
+def report(results: ComposedResults) -> str:
     """Return all tables in Markdown."""
     parts = [f"# Results of composed clips\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/composed_clips.md."]
     for make in TABLES.values():
@@ -262,15 +261,15 @@ def report(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def fill(text: str, results: Results) -> str:
+def fill(text: str, results: ComposedResults) -> str:
     """
     Fill a template.
 
     Args:
         text (`str`): with `{{table NAME}}`; `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
-            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`Results.values`]; `{{fact KEY ...}}`, an entry
+            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`, an entry
             of the facts; `{{same}}`, how many findings have the sign expected.
-        results ([`Results`]): of composed clips.
+        results ([`ComposedResults`]): of composed clips.
 
     Raises:
         ValueError: a placeholder names nothing.
@@ -283,15 +282,15 @@ def fill(text: str, results: Results) -> str:
             table = TABLES[names[0]](results)
             return f"{markdown(table)}\n\n{table.note}"
         if kind == "finding":
-            return interval(results.finding(claims[names[0]]))
+            return format_interval(results.finding(claims[names[0]]))
         if kind == "minus":
             options = dict(name.split("=") for name in names[2:])
             if "numbers" in options:
                 options["numbers"] = options["numbers"].replace("_", " ")
             sides = [[{"score": name} | options] for name in names[:2]]
-            return interval(results.finding({"plus": sides[0], "minus": sides[1]}))
+            return format_interval(results.finding({"plus": sides[0], "minus": sides[1]}))
         if kind == "same":
-            same = [_SIGNS[place(results.finding(claim))] == claim["expected"] for claim in claims.values()]
+            same = [_SIGNS[side_of_zero(results.finding(claim))] == claim["expected"] for claim in claims.values()]
             return f"{sum(same)} of {len(same)}"
         if kind == "fact":
             value: Any = results.facts
@@ -303,4 +302,4 @@ def fill(text: str, results: Results) -> str:
     return re.sub(r"\{\{(.+?)\}\}", put, text)
 
 
-__all__ = ["BEST", "PAGE", "RESULTS", "TABLES", "Results", "fill", "read_claims", "report"]
+__all__ = ["BEST", "PAGE", "RESULTS", "TABLES", "ComposedResults", "fill", "read_claims", "report"]

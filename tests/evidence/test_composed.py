@@ -24,7 +24,7 @@ from evidence.composed.media import (
     read_speech,
     subtitle_of,
 )
-from evidence.composed.report import RESULTS, Results, fill, read_claims, report
+from evidence.composed.report import RESULTS, ComposedResults, fill, read_claims, report
 from evidence.composed.writing import check_settings, write_composed
 from evidence.settings import MiniatureConfig
 from evidence.stamps.items import Item
@@ -263,7 +263,7 @@ def test_a_constant_for_arity_is_fitted(halves, recogniser):
 
 @pytest.fixture(scope="module")
 def results():
-    return Results(RESULTS)
+    return ComposedResults(RESULTS)
 
 
 def test_the_shipped_tables_are_computed_from_the_shipped_ranks(results):
