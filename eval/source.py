@@ -12,9 +12,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
+from eval.benchmarks.clip_rows import num_trained_on, query_kinds
 from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
-from eval.benchmarks.rows import num_trained_on, query_kinds
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.embedding.query_gallery import query_gallery

@@ -213,7 +213,7 @@ class Contents(Described):
         A stranger's gallery may name any file of this machine. But it knows neither when that file was changed nor its
         content; `known`, the gallery's record of the file, must hold one of them.
         """
-        from gallery.media import is_known_media  # not at the top: it imports decoders
+        from gallery.file_state import is_known_media  # not at the top: it imports decoders
 
         path = media_of(self.path, place.path)
         if path is None or not os.path.isabs(place.path):

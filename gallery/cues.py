@@ -18,12 +18,12 @@ from tqdm import tqdm
 
 from gallery.contents import Contents
 from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
-from gallery.media import has_given_words
+from gallery.file_state import has_given_words
+from gallery.folding import folded
 from gallery.published import is_from_hub, lies_in_gallery
 from gallery.rows import MediaFile
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
 from gallery.windows import Place
-from gallery.words import folded
 from modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
 from modeling_scalar.scores_scalar import kind_of
 
@@ -187,8 +187,8 @@ class ClipWords:
                 self._before = None
 
     def texts(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip as from [`~gallery.words.folded`], a line per text, and whether these are all of its
-        words."""
+        """The words of each clip as from [`~gallery.folding.folded`], a line per text, and whether they are all of
+        its words."""
         self.read()
         return self._known.texts.to_pylist(), self._known.is_whole.tolist()
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from gallery.folding import folded
 from gallery.windows import SEGMENT, WINDOW
-from gallery.words import folded
 
 if TYPE_CHECKING:
     from gallery.contents import Contents
@@ -136,7 +136,7 @@ class Filter:
             its first moment; the default zone is UTC.
         has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
         words (`tuple[str]`): words or phrases, all of which must be said in the clip or be in another of its texts;
-            see [`~gallery.words`]. In a query, these are in quotation marks.
+            see [`~gallery.folding`]. In a query, these are in quotation marks.
 
     Raises:
         ValueError: no clip could meet the conditions, or a value is invalid.

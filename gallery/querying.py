@@ -22,7 +22,7 @@ from gallery.columns import unit_vectors
 from gallery.decoding import tolerant
 from gallery.described import MODALITIES, Described
 from gallery.embedding import embed_clips
-from gallery.words import folded
+from gallery.folding import folded
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING, off_unit
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import torch
 
 from gallery.decoding import num_processors, tolerant
 from gallery.embedding import ReadBatch, read_batches
+from gallery.file_state import has_given_words, is_as_known
 from gallery.hits import Hits
 from gallery.matching import check_weight, clip_views, fused_values, match_logits, reranked_places
-from gallery.media import has_given_words, is_as_known
 from gallery.querying import QueryModel, split_query
 from gallery.searcher import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from huggingface_hub import DatasetCardData, HfApi
 
+from gallery.file_state import clip_sha256
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
-from gallery.media import clip_sha256
 from gallery.published import MEDIA
 from gallery.rows import lists_of
 from gallery.storage import MANIFEST, read_manifest

@@ -17,9 +17,9 @@ from distributed import Client, Future, KilledWorker, get_worker, wait
 from gallery.decoding import tolerant
 from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
 from modeling_scalar.model_identity import default_device, identify
-from search.loading import Loaded, Setup, load
 from search.reading import Findings, Job, Reader, record_of
 from search.screen import Screen
+from search.setup import Loaded, Setup, load
 from search.speech import Speech
 
 _PATIENCE = 30.0  # seconds to wait for a scheduler and its first worker
@@ -155,7 +155,7 @@ class Cluster:
         Read and embed files in batches, in order.
 
         Args:
-            setup ([`~search.loading.Setup`]): how.
+            setup ([`~search.setup.Setup`]): how.
             jobs (iterable of [`~search.reading.Job`]): what to read; consumed lazily.
             batch_size (`int`): jobs per batch.
 

@@ -15,20 +15,20 @@ from gallery.columns import check_modality
 from gallery.contents import is_gallery
 from gallery.decoding import Limits
 from gallery.described import LIMITS
+from gallery.file_lists import is_table
 from gallery.gallery import Gallery, GalleryWriter, check_writable
 from gallery.provenance import pending_download, provenance_of
 from gallery.querying import reading_of
-from gallery.tables import is_table
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
 from gallery.windows import SCENES, SEGMENT
 from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, model_summary
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .indexing import Indexer
-from .loading import Setup, load
 from .reading import default_workers, memory_of_decoders
 from .recognizers import downloaded_recognizer
 from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
+from .setup import Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import Report, Status
 from .watching import watch

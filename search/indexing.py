@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 from commands.texts import plain
 from gallery.decoding import IN_PART, LimitError, tolerant
 from gallery.embedding import Embedded, embed_batches, in_batches
+from gallery.file_state import clip_stat, mark_of, unchanged_since
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.media import clip_stat, mark_of, unchanged_since
 from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of

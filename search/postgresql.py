@@ -36,13 +36,13 @@ from gallery.columns import check_modality
 from gallery.cues import subtitle_cues
 from gallery.described import Described, NoClipError
 from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
+from gallery.folding import folded
 from gallery.hits import Hits, Texts
 from gallery.querying import check_vectors
 from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
 from gallery.searching import are_selected
 from gallery.transcripts import Cue
 from gallery.windows import Place, place_of_clip
-from gallery.words import folded
 from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
 
 from .addresses import TableAddress
@@ -62,7 +62,7 @@ FACTS = {
     "_all_words": "boolean",
 }
 """What is known of a clip, other than its vectors; NULL where unknown. `_changed` is in microseconds from 1970, and
-`_words` as from [`~gallery.words.folded`]."""
+`_words` as from [`~gallery.folding.folded`]."""
 
 OWN_COLUMNS = {
     "_node": "text",

@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image
 
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
+from gallery.file_state import clip_sha256, clip_stat, pieces_of
 from gallery.gallery import MediaFile
-from gallery.media import clip_sha256, clip_stat, pieces_of
 from gallery.transcripts import SCREEN
 from gallery.windows import NOTHING, SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window

@@ -32,8 +32,8 @@ from typer import Option
 
 from commands.errors import print_lines, user_errors
 from commands.options import Holdout, WordsOf, command_of
+from eval.benchmarks.clip_rows import read_row, text_columns
 from eval.benchmarks.registry import load_benchmark
-from eval.benchmarks.rows import read_row, text_columns
 from eval.settings import Columns, OnError, Plugins
 from gallery.decoding import sandboxed
 from gallery.embedding import in_background

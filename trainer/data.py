@@ -11,8 +11,8 @@ import datasets
 import torch
 from tqdm.auto import tqdm
 
-from eval.benchmarks.columns import KIND
-from eval.benchmarks.rows import read_row, warn_unread
+from eval.benchmarks.annotations import KIND
+from eval.benchmarks.clip_rows import read_row, warn_unread
 from modeling_scalar import Clip, ScalarProcessor
 
 from .draws import derived_generator

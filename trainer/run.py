@@ -19,7 +19,7 @@ from peft import PeftModel
 from transformers import Trainer, set_seed
 
 from commands.errors import print_lines
-from eval.benchmarks.rows import clip_digests
+from eval.benchmarks.clip_rows import clip_digests
 from gallery.decoding import sandboxed
 from gallery.files import write_json
 from gallery.provenance import source_state, versions

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from eval.benchmarks.clip_rows import group_rows
 from eval.benchmarks.definition import PROTOCOL, Split
-from eval.benchmarks.rows import group_rows
 from gallery.decoding import SandboxedReader
 from gallery.embedding import in_background
 from gallery.provenance import gallery_manifest

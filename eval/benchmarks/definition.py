@@ -50,7 +50,7 @@ class Split:
     One split of a benchmark on this machine.
 
     Args:
-        dataset (`Dataset`): the columns of [`~eval.benchmarks.columns.FEATURES`], further texts by the names of
+        dataset (`Dataset`): the columns of [`~eval.benchmarks.annotations.FEATURES`], further texts by the names of
             modalities, and `kind` if captions are of several kinds; a row per clip and caption.
         left_out (`list[str]`): ids of the annotation that are not in the gallery because their files are missing.
         task (`str`), processing (`Mapping`): of the [`Benchmark`].

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import KIND, find_media, make_dataset, refuse_missing
+from eval.benchmarks.annotations import KIND, find_media, make_dataset, refuse_missing
 from eval.benchmarks.definition import PROTOCOL, Benchmark
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from datasets import Dataset, Value, load_dataset
 from tqdm import tqdm
 
-from eval.benchmarks.columns import FEATURES, KIND, dataset_from_rows, find_media
+from eval.benchmarks.annotations import FEATURES, KIND, dataset_from_rows, find_media
 from eval.benchmarks.definition import Benchmark
 from gallery.columns import check_modality
 from gallery.decoding import SandboxedReader, num_processors
+from gallery.file_lists import KINDS, Row, is_table, read_table
+from gallery.file_state import is_as_known
 from gallery.gallery import Gallery
-from gallery.media import is_as_known
-from gallery.tables import KINDS, Row, is_table, read_table
 from gallery.transcripts import Transcripts
 from modeling_scalar.media_scalar import MediaError, find_sidecar, names_subtitle_file
 from modeling_scalar.scores_scalar import kind_of

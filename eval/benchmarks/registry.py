@@ -96,7 +96,7 @@ def load_split(
         on_missing (`str`, defaults to "raise"): for clips without their files: "raise" stops, "leave_out" leaves them
             out of the gallery, logs them and lists them in `left_out`.
         columns (`Mapping`, *optional*): the user's columns by the names of
-            [`~eval.benchmarks.columns.FEATURES`] and of further texts.
+            [`~eval.benchmarks.annotations.FEATURES`] and of further texts.
         holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): for the user's own table, see
             [`~eval.benchmarks.own.load_own`].
     Returns:

@@ -18,9 +18,9 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
+from eval.benchmarks.clip_rows import group_rows, num_trained_on, query_kinds, warn_unread
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
-from eval.benchmarks.rows import group_rows, num_trained_on, query_kinds, warn_unread
 from eval.embedding.embed_dataset import embed_rows
 from gallery.columns import precision_of, query_table
 from gallery.decoding import sandboxed
@@ -74,7 +74,7 @@ def embed_into(
     Args:
         writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
         model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed.
-        rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.rows.group_rows`].
+        rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.clip_rows.group_rows`].
         batch_size (`int`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
     """
     clips, captions, query_ids, pairs = rows

@@ -13,7 +13,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows, read_row, warn_unread
+from eval.benchmarks.clip_rows import group_rows, read_row, warn_unread
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import unit_vectors
 from gallery.embedding import (

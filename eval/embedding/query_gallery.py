@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows
+from eval.benchmarks.clip_rows import group_rows
 from eval.embedding.embed_dataset import embed_texts
 from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery

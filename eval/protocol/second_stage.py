@@ -19,7 +19,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.rows import group_rows
+from eval.benchmarks.clip_rows import group_rows
 from eval.embedding.embed_dataset import read_rows
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics

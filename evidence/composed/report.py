@@ -267,8 +267,8 @@ def fill(text: str, results: ComposedResults) -> str:
 
     Args:
         text (`str`): with `{{table NAME}}`; `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
-            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`, an entry
-            of the facts; `{{same}}`, how many findings have the sign expected.
+            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`, an
+            entry of the facts; `{{same}}`, how many findings have the sign expected.
         results ([`ComposedResults`]): of composed clips.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES, dataset_from_rows
+from eval.benchmarks.annotations import FEATURES, dataset_from_rows
 from eval.benchmarks.definition import Benchmark
 from evidence.miniature.clips import SPLITS
 from evidence.miniature.generation import check_version

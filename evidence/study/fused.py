@@ -13,8 +13,8 @@ import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
 from commands.errors import print_lines, print_message
+from eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
 from eval.benchmarks.registry import load_split
-from eval.benchmarks.rows import group_rows, query_kinds, read_row
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics

@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import save
 from tqdm import tqdm
 
+from eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import load_split
-from eval.benchmarks.rows import group_rows, query_kinds, read_row
 from eval.embedding.embed_dataset import embed_texts, read_rows
 from eval.embedding.embeddings import Embeddings
 from evidence.miniature.clips import SPLITS

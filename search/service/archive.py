@@ -23,8 +23,8 @@ from gallery.searching import check_supported, search
 from gallery.windows import SEGMENT
 from modeling_scalar.scores_scalar import METHODS
 
-from .media import kind_of
 from .models import About, ClipOptions, ClipResult, Listing, ListRequest, SearchAnswer, SearchOptions
+from .streaming import kind_of
 
 logger = logging.getLogger(__name__)
 

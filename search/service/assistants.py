@@ -17,10 +17,10 @@ from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
+from .matching_lines import words_of
 from .models import LONGEST_KEY, LONGEST_QUERY, ClipFilter, Modality, SearchRequest, Strict
 from .problems import answer_of
 from .routes import Service, search
-from .words import words_of
 
 logger = logging.getLogger(__name__)
 

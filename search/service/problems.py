@@ -15,7 +15,7 @@ from gallery.searcher import UnsupportedError
 from gallery.storage import DamagedFileError
 
 from .archive import UnknownClipError
-from .media import NoMediaError
+from .streaming import NoMediaError
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from gallery.transcripts import as_vtt
 
 from .archive import Archive
 from .guard import COOKIE, Token
-from .media import loudness_of, media_response
+from .matching_lines import words_of
 from .models import (
     LONGEST_QUERY,
     About,
@@ -32,7 +32,7 @@ from .models import (
     SearchAnswer,
     SearchRequest,
 )
-from .words import words_of
+from .streaming import loudness_of, media_response
 
 Result = TypeVar("Result")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from eval.benchmarks.clip_rows import _warn_once, read_row, warn_unread
 from eval.benchmarks.definition import configure_processor
 from eval.benchmarks.registry import load_benchmark
-from eval.benchmarks.rows import _warn_once, read_row, warn_unread
 from eval.embedding.embed_benchmark import embed_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
@@ -100,7 +100,7 @@ def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
             embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
             warn_unread(rows.column_names, processor.modalities)
     assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
-    reported = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.rows"]
+    reported = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.clip_rows"]
     assert len(reported) == 1 and reported[0].startswith(
         "The model embeds screen, but the benchmark has no such column"
     )

@@ -11,9 +11,9 @@ import torch
 from eval.embedding.embed_dataset import embed_dataset
 from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from gallery.decoding import SandboxedReader
+from gallery.file_state import clip_sha256, clip_stat
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.matching import clip_views, reranked_places
-from gallery.media import clip_sha256, clip_stat
 from gallery.querying import QueryModel
 from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gallery.decoding import SandboxedReader
-from gallery.media import clip_sha256
+from gallery.file_state import clip_sha256
 from modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"

@@ -7,8 +7,8 @@ import torch
 from datasets import disable_progress_bars, load_dataset, load_from_disk
 
 from gallery import writing
+from gallery.file_state import clip_sha256, clip_stat, is_as_known
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.media import clip_sha256, clip_stat, is_as_known
 from gallery.stills import Stills
 from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
 from hub_cards.card import Details

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from gallery.decoding import Limits
 from gallery.gallery import Gallery
 from search.__main__ import app
-from search.loading import Setup
 from search.reading import Job, Reader
+from search.setup import Setup
 from tests.media_corpus import cut, media
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")

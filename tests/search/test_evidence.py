@@ -73,7 +73,7 @@ def place(tmp_path, monkeypatch):
     for number, (name, title) in enumerate(TITLES.items()):
         write_clip(tmp_path / "clips" / name, title, 40 * number)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("search.loading.RapidOcrReader", Signs)
+    monkeypatch.setattr("search.setup.RapidOcrReader", Signs)
     return tmp_path
 
 
@@ -342,7 +342,7 @@ def sounds(place, monkeypatch):
         return [Cue(0.0, 1.0, "an elephant in the kitchen")]
 
     recognise.name = "listener"
-    monkeypatch.setattr("search.loading.recognizer_of", lambda *_: recognise)
+    monkeypatch.setattr("search.setup.recognizer_of", lambda *_: recognise)
     return heard
 
 

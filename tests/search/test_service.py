@@ -17,9 +17,9 @@ from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
+from gallery.file_state import clip_sha256, clip_stat
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import NOTHING_MATCHES
-from gallery.media import clip_sha256, clip_stat
 from gallery.windows import clip_id_of
 from search.service import guard
 from search.service.guard import SHORTEST_TOKEN, Token

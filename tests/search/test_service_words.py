@@ -12,7 +12,7 @@ from gallery.cues import cues_between, read_cues
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
 from gallery.windows import clip_id_of
-from search.service.words import best_cues
+from search.service.matching_lines import best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"

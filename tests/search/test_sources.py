@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
+from gallery.file_lists import is_table
 from gallery.gallery import Gallery
-from gallery.tables import is_table
 from search.__main__ import app
 from search.sources import FileSelection, find_clips, find_files, read_list
 from tests.gallery.decoding.reading import write_media

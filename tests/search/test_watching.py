@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from gallery.file_state import is_as_known
 from gallery.gallery import Gallery, GalleryWriter
-from gallery.media import is_as_known
 from search.sources import find_files
 from search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.annotations import FEATURES
 from eval.benchmarks.registry import find_benchmark, load_benchmark, load_split
 
 FILES = {

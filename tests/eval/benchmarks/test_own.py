@@ -6,10 +6,10 @@ import pandas
 import pytest
 from datasets import Value
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.annotations import FEATURES
 from eval.benchmarks.registry import load_split
+from gallery.file_state import clip_sha256, clip_stat
 from gallery.gallery import GalleryWriter, MediaFile
-from gallery.media import clip_sha256, clip_stat
 from gallery.transcripts import Transcripts
 from tests.gallery.test_subtitles import CUE, write_film
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from eval.benchmarks.audit import audit_split
+from eval.benchmarks.clip_rows import query_kinds
 from eval.benchmarks.registry import find_benchmark, load_split
-from eval.benchmarks.rows import query_kinds
 
 AVCAPS = {
     "10001": {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.annotations import FEATURES
 from eval.benchmarks.registry import load_benchmark
 
 

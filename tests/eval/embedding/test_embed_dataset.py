@@ -9,8 +9,8 @@ import torch
 from datasets import Dataset
 from transformers import BatchFeature
 
-from eval.benchmarks.columns import FEATURES
-from eval.benchmarks.rows import group_rows
+from eval.benchmarks.annotations import FEATURES
+from eval.benchmarks.clip_rows import group_rows
 from eval.embedding.embed_dataset import embed_dataset
 from gallery.decoding import SandboxedReader
 from gallery.embedding import in_background

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.annotations import FEATURES
 from eval.protocol.second_stage import TwoStage
 from gallery.decoding import SandboxedReader
 from modeling_scalar import MODALITIES, Clip

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import Value
 
-from eval.benchmarks.columns import FEATURES
+from eval.benchmarks.annotations import FEATURES
 from eval.benchmarks.registry import load_benchmark, load_split
 from evidence.miniature.benchmark import LABELS
 from evidence.miniature.clips import draw_split

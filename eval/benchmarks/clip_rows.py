@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from eval.benchmarks.columns import FEATURES, KIND
+from eval.benchmarks.annotations import FEATURES, KIND
 from gallery.decoding import sandboxed
 from gallery.files import read_json
 from modeling_scalar.media_scalar import MediaError

@@ -9,14 +9,14 @@ import torch
 
 from gallery import cues
 from gallery.cues import ClipWords, read_cues
+from gallery.file_state import clip_stat
 from gallery.filters import Filter
+from gallery.folding import folded, spans_of
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.hits import remarks_of
-from gallery.media import clip_stat
 from gallery.querying import split_query
 from gallery.searcher import Selection
 from gallery.transcripts import Transcripts
-from gallery.words import folded, spans_of
 from tests.gallery.conftest import MADE_BY
 
 DIM = 4

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gallery.cues import cues_between
+from gallery.folding import folded, spans_of
 from gallery.querying import split_query
 from gallery.searcher import Clip
 from gallery.transcripts import Cue
-from gallery.words import folded, spans_of
 
 from .models import Line
 
