@@ -30,12 +30,12 @@ def _write_model(model_path: str, options: Mapping[str, Any], modalities: Sequen
     """Write fitted options into the configuration of a model, which may embed the same modalities in another order."""
     path = Path(model_path) / "config.json"
     content = read_object(path)
-    # Numbers of modalities in the order of the model, which may not be that of the clips.
     kind = _CONFIGS[content["model_type"]]
-    order = list(map(modalities.index, kind.from_dict(content).modalities))
+    names = kind.from_dict(content).modalities
     for name, value in options.items():
+        # Numbers of modalities in the order of the model, which may not be that of the clips; a temperature has none.
         if isinstance(value, list):
-            value = [value[place] for place in order]
+            value = [value[modalities.index(own)] for own in names]
         content[name] = value
     kind.from_dict(dict(content))  # which checks it
     write_json(content, path)

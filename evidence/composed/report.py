@@ -154,7 +154,7 @@ def _of_study(results: StudyResults, name: str) -> dict[str, Any] | None:
         own = Quantity(gains[name], numbers=AS_TRAINED, gain=True, **common)
         return with_interval(results, Difference(name, "", own, pooled=True))
     sides = None
-    if name == "offsets" and results.options("scalar", "scalar", TEMPERATURE):
+    if name == "offsets" and results.entries("scalar", "scalar", TEMPERATURE):
         sides = Quantity(**common), Quantity(numbers=TEMPERATURE, **common)
     if name == "corrected":
         sides = Quantity("gram", "gram_corrected", **common), Quantity("gram", numbers=AS_TRAINED, **common)
@@ -267,8 +267,8 @@ def fill(text: str, results: ComposedResults) -> str:
 
     Args:
         text (`str`): with `{{table NAME}}`; `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
-            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`, an
-            entry of the facts; `{{same}}`, how many findings have the sign expected.
+            [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`,
+            an entry of the facts; `{{same}}`, how many findings have the sign expected.
         results ([`ComposedResults`]): of composed clips.
 
     Raises:

@@ -189,7 +189,7 @@ def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_mod
 @pytest.mark.parametrize(
     ("change", "error", "name"),
     [
-        (lambda b: {}, ValueError, "input_ids"),
+        (lambda b: {}, ValueError, "Nothing to embed"),
         (lambda b: b | {"pixel_values": 1}, TypeError, "pixel_values"),
         (lambda b: b | {"modality_mask": b["modality_mask"][:2]}, ValueError, "modality_mask"),
         (lambda b: b | {"subtitle_attention_mask": b["subtitle_attention_mask"] * 0}, ValueError, "subtitle"),
