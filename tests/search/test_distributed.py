@@ -108,7 +108,8 @@ def kill_workers(cluster, kills, dice, is_done):
     while done < kills and not is_done.wait(dice.uniform(0, SECONDS_BETWEEN_KILLS)):
         # One that is killed while it starts would not be replaced.
         processes = [nanny.process for nanny in list(cluster.workers.values())]
-        running = [process.pid for process in processes if process is not None and process.status.name == "running"]
+        started = [process for process in processes if process is not None and process.status.name == "running"]
+        running = [process.pid for process in started if process.pid is not None]  # None once it has ended
         if running:
             with suppress(ProcessLookupError):
                 os.kill(dice.choice(running), signal.SIGKILL)
