@@ -14,7 +14,8 @@ from tests.stage import set_up
 
 pytestmark = pytest.mark.e2e
 
-ADDED = {"scalar train": ["--use_cpu", "true"]}  # no GPU is here
+# No GPU is here, and one pass is enough.
+ADDED = {"scalar train": ["--use_cpu", "true", "--num_train_epochs", "1", "--dataloader_num_workers", "1"]}
 REPLACED = {"MODEL": "runs/miniature"}
 LEFT_OUT = ("scalar serve", "pip install")  # nothing ends the first, and the second needs a network
 NUM_CLIPS = 90  # four fifths fill a batch of 64
