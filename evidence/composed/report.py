@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
 
 from eval.protocol.statistics import two_way_interval
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
 from evidence.study.measure import AS_TRAINED, FITTED_ALL
+from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
 from gallery.files import read_json
 from modeling_scalar.scores_scalar import DIRECTIONS
@@ -75,9 +75,7 @@ class ComposedResults:
 
     @cached_property
     def _rows(self) -> dict[tuple[str, ...], bytes]:
-        names = ("clips", "score", "numbers", "direction")
-        rows = pq.read_table(self.folder / RANKS).to_pylist()
-        return {tuple(row[name] for name in names): row["ranks"] for row in rows}
+        return stored_ranks(self.folder / RANKS, "clips", "score", "numbers", "direction")
 
     def _is_of(self, clips: str, kind: str) -> np.ndarray:
         """Whether the caption of each draw and photograph is of a kind, `(draws, photographs)`."""

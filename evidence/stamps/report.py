@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
 
 from eval.protocol.statistics import holm, two_way_interval
 from eval.reports.figures import COLOURS
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
+from evidence.study.ranks import stored_ranks
 from gallery.files import read_json
 
 from .measuring import FACTS, RANKS
@@ -56,9 +56,8 @@ class StampsResults:
         self.facts = read_json(folder / FACTS)
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, str], bytes]:
-        rows = pq.read_table(self.folder / RANKS).to_pylist()
-        return {(row["regime"], row["method"]): row["ranks"] for row in rows}
+    def _rows(self) -> dict[tuple[str, ...], bytes]:
+        return stored_ranks(self.folder / RANKS, "regime", "method")
 
     @property
     def claimed(self) -> str:

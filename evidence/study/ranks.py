@@ -1,8 +1,10 @@
 """Ranks by any score of the study, and their mean reciprocal."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 
 from eval.embedding.embeddings import Embeddings
@@ -48,4 +50,10 @@ def mean_reciprocal_ranks(embeddings: Embeddings, choice: Choice) -> torch.Tenso
     return (forth + reciprocal(ranks[DIRECTIONS[1]])) / 2
 
 
-__all__ = ["HIGHEST", "Choice", "mean_reciprocal_ranks", "own_ranks", "reciprocal"]
+def stored_ranks(path: Path, *names: str) -> dict[tuple[str, ...], bytes]:
+    """Read a table of ranks, a byte for each query, by the values of some of its columns."""
+    rows = pq.read_table(path).to_pylist()
+    return {tuple(row[name] for name in names): row["ranks"] for row in rows}
+
+
+__all__ = ["HIGHEST", "Choice", "mean_reciprocal_ranks", "own_ranks", "reciprocal", "stored_ranks"]
