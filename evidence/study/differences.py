@@ -28,7 +28,6 @@ BASELINES = ("scalar_uniform", "gram", "hypergram", "triangle", "pmrl")
 
 VIEWS = {
     "complete": "complete clips",
-    "mixed": "mixed clips",
     "new-heads": "complete clips, new heads",
 }
 """What the trainings of the study of masked views learned from, by the end of their experiment's name."""
@@ -56,14 +55,12 @@ class Difference:
         sentence (`str`): description of the comparison.
         first ([`Quantity`]): what is compared.
         second ([`Quantity`], *optional*): what it is compared with; without it, `first` with 0.
-        pooled (`bool`): over both sets of clips in version 3, too, where both sides were measured on them.
     """
 
     name: str
     sentence: str
     first: Quantity
     second: Quantity | None = None
-    pooled: bool = False
 
     @property
     def same_trainings(self) -> bool:
@@ -88,8 +85,6 @@ def with_interval(results: StudyResults, difference: Difference) -> dict[str, An
     """
     # Each set of clips has queries and trainings of its own, so the sets are bounded together, not averaged first.
     experiments = [quantity.experiment for quantity in results.on_each_set(difference.first)]
-    if difference.pooled:
-        experiments = list(SETS)
     measured = {}
     for experiment in experiments:
         first = results.values(replace(difference.first, experiment=experiment))
@@ -121,15 +116,14 @@ def side_of_zero(entry: dict[str, Any]) -> str:
 # Named in advance ----------------------------------------------------------------------------------------------------
 
 
-def named_claims(numbers: str) -> list[Difference]:
-    """Return the claims of `claims.yaml`: MRR@10, the mean of both directions, pooled over both sets of clips, with
-    these numbers of the scores."""
+def named_claims() -> list[Difference]:
+    """Return the claims of `claims.yaml`: MRR@10, the mean of both directions, pooled over both sets of clips."""
     claims = []
     for row in yaml.safe_load(_NAMED.read_text(encoding="utf-8"))["claims"]:
-        common = {"numbers": numbers, "direction": BOTH, "measure": "mrr", "gain": row.get("measure") == "gain"}
+        common = {"direction": BOTH, "measure": "mrr", "gain": row.get("measure") == "gain"}
         first = Quantity(**common | row["first"])
         second = Quantity(**common | row["second"])
-        claims.append(Difference(row["name"], row["sentence"], first, second, pooled=True))
+        claims.append(Difference(row["name"], row["sentence"], first, second))
     return claims
 
 
@@ -148,7 +142,7 @@ def judged_claims(results: StudyResults) -> dict[str, dict[str, Any]]:
         `dict`: by name, the output of [`with_interval`] with the p-value that Holm's rule `adjusted` for the number of
         all named claims, measured or not, and the `verdict`: "shown", "reverse" or "undecided".
     """
-    claims = named_claims(results.numbers)
+    claims = named_claims()
     judged = {}
     for claim in claims:
         entry = with_interval(results, claim)
@@ -171,37 +165,34 @@ def judged_claims(results: StudyResults) -> dict[str, dict[str, Any]]:
 # Descriptions --------------------------------------------------------------------------------------------------------
 
 
-def _both(name: str, sentence: str, first: Quantity, second: Quantity, pooled: bool = False) -> list[Difference]:
+def _both(name: str, sentence: str, first: Quantity, second: Quantity) -> list[Difference]:
     """A difference in each direction."""
-    forth = Difference(name, f"{sentence}, text to video", first, second, pooled)
+    forth = Difference(name, f"{sentence}, text to video", first, second)
     first = replace(first, direction=BACK)
     second = replace(second, direction=BACK)
-    return [forth, Difference(f"{name}-back", f"{sentence}, video to text", first, second, pooled)]
+    return [forth, Difference(f"{name}-back", f"{sentence}, video to text", first, second)]
 
 
-def _with_other(name: str, sentence: str, variant: str, pooled: bool = False, **fields: Any) -> Difference:
+def _with_other(name: str, sentence: str, variant: str, **fields: Any) -> Difference:
     """SCALAR minus another variant, in the same fields."""
-    return Difference(name, sentence, Quantity(**fields), Quantity(variant, **fields), pooled)
+    return Difference(name, sentence, Quantity(**fields), Quantity(variant, **fields))
 
 
-def _of_methods(numbers: str) -> list[Difference]:
+def _of_methods() -> list[Difference]:
     """SCALAR and its baselines, each with its own score."""
     found = []
     for variant in BASELINES:
         title = f"SCALAR − {variant_name(variant)}"
         # Among all clips, and where no clip lacks anything.
         for clips, words, ending in (("test", "all clips", ""), ("complete", "complete clips alone", "-complete")):
-            fields = {"numbers": numbers, "clips": clips}
-            pair = Quantity(**fields), Quantity(variant, **fields)
-            found += _both(f"lead-{variant}{ending}", f"{title}, {numbers}, {words}", *pair, pooled=True)
-        # Under masks, and with other numbers than those that are compared.
+            pair = Quantity(clips=clips), Quantity(variant, clips=clips)
+            found += _both(f"lead-{variant}{ending}", f"{title}, fitted, {words}", *pair)
+        # Under masks, and with nothing fitted.
         for rate in RATES:
-            sentence = f"{title}, {numbers}, {100 * float(rate):g} % of the clips masked"
-            found.append(_with_other(f"lead-{variant}-{rate}", sentence, variant, True, numbers=numbers, masked=rate))
+            sentence = f"{title}, fitted, {100 * float(rate):g} % of the clips masked"
+            found.append(_with_other(f"lead-{variant}-{rate}", sentence, variant, masked=rate))
         pair = Quantity(numbers=AS_TRAINED), Quantity(variant, numbers=AS_TRAINED)
         found += _both(f"lead-{variant}-plain", f"{title}, as trained", *pair)
-        if numbers == AS_TRAINED:
-            found += _both(f"lead-{variant}-fitted", f"{title}, fitted", Quantity(), Quantity(variant))
     # Each set of clips by itself.
     for experiment in SETS:
         for variant in ("scalar_uniform", "gram"):
@@ -209,13 +200,12 @@ def _of_methods(numbers: str) -> list[Difference]:
             sentence = f"{experiment} clips: SCALAR − {variant_name(variant)}, fitted"
             found += _both(f"{experiment}-{variant}", sentence, *pair)
     # The paper's temperature of weights, in training or in the score alone.
-    gram = Quantity("gram", numbers=numbers)
+    gram = Quantity("gram")
     pair = Quantity("scalar_01", numbers=AS_TRAINED), gram
-    found += _both("trained-01", f"SCALAR trained at temperature 0.1, as trained − GRAM, {numbers}", *pair)
+    found += _both("trained-01", "SCALAR trained at temperature 0.1, as trained − GRAM, fitted", *pair)
     pair = Quantity(numbers="temperature 0.1"), gram
-    found += _both("scored-01", f"SCALAR scored at temperature 0.1 − GRAM, {numbers}", *pair)
-    whole = Quantity("scalar_full_ft", numbers=numbers)
-    return found + _both("lora", f"LoRA − full fine-tuning, {numbers}", Quantity(numbers=numbers), whole)
+    found += _both("scored-01", "SCALAR scored at temperature 0.1 − GRAM, fitted", *pair)
+    return found + _both("lora", "LoRA − full fine-tuning, fitted", Quantity(), Quantity("scalar_full_ft"))
 
 
 def _of_scores() -> list[Difference]:
@@ -229,13 +219,12 @@ def _of_scores() -> list[Difference]:
         sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − its own, fitted"
         found += _both(f"score-{variant}", sentence, theirs, Quantity(variant))
     # The span distance is the volume without the clip's own determinant.
-    for numbers, ending in ((AS_TRAINED, ""), ("fitted", "-fitted")):
-        for variant in ("scalar", "gram"):
-            pair = Quantity(variant, "scalar", numbers), Quantity(variant, "gram_span", numbers)
-            sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − span distance, {numbers}"
-            found += _both(f"span-{variant}{ending}", sentence, *pair)
-        pair = Quantity("gram", "gram_span", numbers), Quantity("gram", numbers=numbers)
-        found += _both(f"span-volume{ending}", f"GRAM's embeddings: span distance − volume, {numbers}", *pair)
+    for variant in ("scalar", "gram"):
+        pair = Quantity(variant, "scalar"), Quantity(variant, "gram_span")
+        sentence = f"embeddings of {variant_name(variant)}: SCALAR's score − span distance, fitted"
+        found += _both(f"span-{variant}", sentence, *pair)
+    span = Quantity("gram", "gram_span")
+    found += _both("span-volume", "GRAM's embeddings: span distance − volume, fitted", span, Quantity("gram"))
     # Numbers that do not depend on the query: with them a volume may compare clips that lack something.
     for score in CORRECTED:
         theirs = Quantity("gram", score)
@@ -244,7 +233,6 @@ def _of_scores() -> list[Difference]:
         found += _both(f"{score}-volume", f"{title} − volume, fitted", theirs, Quantity("gram"))
         sentence = f"SCALAR's score − {variant_name(score)}, same embeddings, fitted"
         found += _both(f"score-{score}", sentence, Quantity(), Quantity(score=score))
-    span = Quantity("gram", "gram_span")
     found += _both("scalar-span", "SCALAR − span distance of GRAM's embeddings, fitted", Quantity(), span)
     fusion = Quantity(score="rank_fusion")
     found += _both("scalar-rrf", "SCALAR − weighted rank fusion, same embeddings, fitted", Quantity(), fusion)
@@ -256,46 +244,44 @@ def _of_scores() -> list[Difference]:
     return found
 
 
-def _of_gains(numbers: str) -> list[Difference]:
+def _of_gains() -> list[Difference]:
     """Aggregation gain of every method, and what ablations change of it."""
     found = []
     for variant in ("scalar", *BASELINES):
         for masked in ("nothing", "0.5", "0.9"):
-            own = Quantity(variant, numbers=numbers, masked=masked, gain=True)
+            own = Quantity(variant, masked=masked, gain=True)
             name = f"gain-{variant}"
-            sentence = f"aggregation gain of {variant_name(variant)}, {numbers}"
+            sentence = f"aggregation gain of {variant_name(variant)}, fitted"
             if masked != "nothing":
                 name += f"-{masked}"
                 sentence += f", {100 * float(masked):g} % of the clips masked"
-            found.append(Difference(name, sentence, own, pooled=True))
+            found.append(Difference(name, sentence, own))
     # The paper states what ablations cost in aggregation gain; R@1 and MRR@10 stand beside it.
     for variant in ABLATIONS:
         title = f"SCALAR − {variant_name(variant)}"
-        sentence = f"aggregation gain: {title}, {numbers}"
-        fields = {"numbers": numbers, "gain": True}
-        found.append(_with_other(f"gain-{variant}", sentence, variant, **fields))
-        fields |= {"measure": "mrr", "direction": BOTH}
+        sentence = f"aggregation gain: {title}, fitted"
+        found.append(_with_other(f"gain-{variant}", sentence, variant, gain=True))
+        fields = {"gain": True, "measure": "mrr", "direction": BOTH}
         found.append(_with_other(f"gain-{variant}-mrr", f"{sentence}, MRR@10 of both directions", variant, **fields))
         found += _both(variant, f"{title}, fitted", Quantity(), Quantity(variant))
     return found
 
 
-def _of_ladder(numbers: str) -> list[Difference]:
+def _of_ladder() -> list[Difference]:
     """What sound and subtitles add to the picture."""
     found = []
     for variant in ("scalar", *BASELINES):
-        every = Quantity(variant, numbers=numbers)
+        every = Quantity(variant)
         without_subtitle = replace(every, masked=HIDDEN[0])
         picture = replace(every, masked=HIDDEN[1])
         title = variant_name(variant)
-        sentence = f"{title}, {numbers}: picture and sound − picture alone"
+        sentence = f"{title}, fitted: picture and sound − picture alone"
         found.append(Difference(f"ladder-{variant}-sound", sentence, without_subtitle, picture))
-        sentence = f"{title}, {numbers}: picture, sound and subtitle − picture alone"
+        sentence = f"{title}, fitted: picture, sound and subtitle − picture alone"
         found.append(Difference(f"ladder-{variant}", sentence, every, picture))
         if variant != "scalar":
-            sentence = f"picture and sound alone: SCALAR − {title}, {numbers}"
-            fields = {"numbers": numbers, "masked": HIDDEN[0]}
-            found.append(_with_other(f"two-{variant}", sentence, variant, **fields))
+            sentence = f"picture and sound alone: SCALAR − {title}, fitted"
+            found.append(_with_other(f"two-{variant}", sentence, variant, masked=HIDDEN[0]))
     return found
 
 
@@ -353,11 +339,10 @@ def _of_captions(levels: dict[float, str]) -> list[Difference]:
 @cache
 def described_differences(results: StudyResults) -> dict[str, dict[str, Any]]:
     """Return all measured differences but the named ones, by name: the outputs of [`with_interval`]."""
-    numbers = results.numbers
     differences = [
-        *_of_methods(numbers),
-        *_of_gains(numbers),
-        *_of_ladder(numbers),
+        *_of_methods(),
+        *_of_gains(),
+        *_of_ladder(),
         *_of_scores(),
         *_of_captions(results.levels()),
         *_of_views(),

@@ -27,7 +27,7 @@ Every table below is computed from the files of this folder, by
 
 def report(results: StudyResults) -> str:
     """Return all tables with content, in Markdown."""
-    # Tables without a row are of what this version did not measure.
+    # A table without a row is of what was not measured.
     parts = [_PREFACE]
     for make in TABLES.values():
         table = make(results)
@@ -191,9 +191,8 @@ def fill(text: str, results: StudyResults) -> str:
 
 
 def write_page(results: StudyResults, page: Path) -> None:
-    """Write the page of the results' version, with its figure beside it."""
-    name = "page.md" if results.version > 3 else "page_of_version_3.md"
-    template = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    """Write the page, with its figure beside it."""
+    template = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
     page.write_text(fill(template, results), encoding="utf-8")
     plot(results, page.with_name("miniature_sharing.png"))
 
@@ -212,28 +211,19 @@ def _line(axes: Any, points: dict[float, tuple[float, ...]], variant: str, colou
 
 
 def plot(results: StudyResults, path: Path) -> None:
-    """Draw R@1 against the degree of sharing, a line for each variant and a panel for each mask; and, if it was
-    measured, MRR@10 by SCALAR's score against the temperature of its weights."""
+    """Draw R@1 against the degree of sharing, a line for each variant and a panel for each mask; and MRR@10 by
+    SCALAR's score against the temperature of its weights."""
     from matplotlib.figure import Figure
 
-    # The curve has a panel of its own, which version 3 lacks.
-    curves = {}
-    for variant in ("scalar", "scalar_01", "gram"):
-        curves[variant] = {}
-        for place, value in enumerate(TEMPERATURES):
-            quantity = Quantity(variant, "scalar", f"temperature {value:g}", measure="mrr", direction=BOTH)
-            curves[variant][place] = results.means(quantity)
-    has_curves = any(curves["scalar"].values())
-
-    figure = Figure(figsize=(13 if has_curves else 9, 3.6), layout="constrained")
-    panels = figure.subplots(1, 3 if has_curves else 2)
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3)
     panels[1].sharey(panels[0])
     for axes, masked, title in (
         (panels[0], "nothing", "nothing masked"),
         (panels[1], "0.5", "half of the clips masked"),
     ):
         for colour, variant in zip(COLOURS, ("scalar", "scalar_uniform", "gram"), strict=False):
-            points: dict[float, tuple[float, ...]] = {}
+            points = {}
             for level, name in results.levels().items():
                 points[level] = results.means(Quantity(variant, experiment=name, masked=masked))
             _line(axes, points, variant, colour)
@@ -242,14 +232,17 @@ def plot(results: StudyResults, path: Path) -> None:
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("text-to-video R@1 (%)")
     # Temperatures are spaced evenly: one is infinite.
-    if has_curves:
-        for colour, (variant, points) in zip(COLOURS, curves.items(), strict=False):
-            _line(panels[2], points, variant, colour)
-        labels = [f"{value:g}".replace("inf", "∞") for value in TEMPERATURES]
-        panels[2].set_xticks(range(len(labels)), labels)
-        panels[2].set_title("SCALAR's score on embeddings of", fontsize=10)
-        panels[2].set_xlabel("temperature of weights")
-        panels[2].set_ylabel("MRR@10, both directions (%)")
+    for colour, variant in zip(COLOURS, ("scalar", "scalar_01", "gram"), strict=False):
+        points = {}
+        for place, value in enumerate(TEMPERATURES):
+            quantity = Quantity(variant, "scalar", f"temperature {value:g}", measure="mrr", direction=BOTH)
+            points[place] = results.means(quantity)
+        _line(panels[2], points, variant, colour)
+    labels = [f"{value:g}".replace("inf", "∞") for value in TEMPERATURES]
+    panels[2].set_xticks(range(len(labels)), labels)
+    panels[2].set_title("SCALAR's score on embeddings of", fontsize=10)
+    panels[2].set_xlabel("temperature of weights")
+    panels[2].set_ylabel("MRR@10, both directions (%)")
     # The first two panels have the same lines, so they share a legend.
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)

@@ -4,8 +4,7 @@
   direction, with a byte for each query: the rank of its own candidate, at most 11.
 - `study.json` has the trials and chosen settings, the fitted numbers, the clips, and the second stage.
 
-Since version 4 there are two sets of clips with the same trainings: what is shown of [`BOTH_SETS`] is pooled over
-them.
+There are two sets of clips with the same trainings: what is shown of [`BOTH_SETS`] is pooled over them.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from gallery.files import read_json
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .measure import AS_TRAINED, FITTED_ALL
-from .runs import SHARED
 
 RANKS, STUDY = "ranks.parquet", "study.json"
 """The files of a folder of results."""
@@ -32,7 +30,7 @@ SETS = ("main", "repeated")
 """The experiments of the main comparison, each with clips and trainings of its own."""
 
 BOTH_SETS = "both sets"
-"""The experiments of [`SETS`] together. Of version 3, and of clips that disagree, the first alone."""
+"""The experiments of [`SETS`] together; of clips that disagree the first alone."""
 
 SAME_SIZE = "same size"
 """Galleries drawn at random from all test clips, as large as that of the complete ones: a set of clips for R@1."""
@@ -130,20 +128,6 @@ class StudyResults:
         self._own = {(run["experiment"], run["variant"]): run["own"] for run in self.study["runs"]}
 
     @cached_property
-    def version(self) -> int:
-        """The version of the study: 4 says of each fit whether it is kept."""
-        for run in self.study["runs"]:
-            for entry in run["scores"]:
-                if "fits" in entry:
-                    return 4
-        return 3
-
-    @property
-    def numbers(self) -> str:
-        """The numbers of the scores that are compared: the fits that are kept; of version 3 those of the training."""
-        return FITTED_ALL if self.version > 3 else AS_TRAINED
-
-    @cached_property
     def _rows(self) -> dict[tuple[str, ...], dict[int, bytes]]:
         """The ranks of each training by the names of everything else."""
         names = itemgetter("experiment", "variant", "clips", "score", "numbers", "masked", "direction")
@@ -159,7 +143,7 @@ class StudyResults:
             return [quantity]
         sets = SETS
         # The clips that disagree are the same for the trainings on both sets: they are no two samples to pool.
-        if self.version < 4 or quantity.clips in _QUERIES_OF:
+        if quantity.clips in _QUERIES_OF:
             sets = SETS[:1]
         return [replace(quantity, experiment=name) for name in sets]
 
@@ -267,11 +251,8 @@ class StudyResults:
         return tuple(means)
 
     def levels(self) -> dict[float, str]:
-        """Return the experiments by the share of what modalities say in common, in ascending order. In version 3 the
-        main comparison is one of them: its gallery is as large as the others'."""
+        """Return the experiments by the share of what modalities say in common, in ascending order."""
         found = {}
-        if self.version < 4:
-            found[SHARED] = SETS[0]
         for run in self.study["runs"]:
             name = run["experiment"]
             if name.startswith("sharing-"):

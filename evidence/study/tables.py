@@ -90,7 +90,7 @@ def _score_title(score: str) -> str:
 
 def _number_kept(results: StudyResults, variant: str, score: str | None = None) -> str:
     """How many numbers the fits that are kept have; several where trainings differ."""
-    if results.version < 4 or score == ROUTER:
+    if score == ROUTER:
         return _ABSENT
     # Trainings may keep different fits.
     counts = set()
@@ -107,8 +107,6 @@ def _of_trainings(results: StudyResults) -> str:
     """What the cells of a table are means of."""
     clips = results.study["clips"][SETS[0]]["num_test"]
     runs = len(results.seeds())
-    if results.version < 4:
-        return f"{clips:,} test clips, mean ± standard deviation over {runs} trainings"
     return f"two sets of {clips:,} test clips, mean ± standard deviation over {runs} trainings on each"
 
 
@@ -117,7 +115,7 @@ def named_table(results: StudyResults) -> MetricsTable:
     # A claim that was not measured keeps its row: the family was named with it.
     rows: list[Row] = []
     sets = {"main": "seed 0", "repeated": "seed 1"}
-    for claim in named_claims(results.numbers):
+    for claim in named_claims():
         entry = judged_claims(results).get(claim.name)
         beside = with_interval(results, as_recall(claim))
         if entry is None or beside is None:
@@ -129,19 +127,12 @@ def named_table(results: StudyResults) -> MetricsTable:
             p_value = f"{entry['adjusted']:.3f}"
         shown = format_interval(entry), format_interval(beside)
         rows.append([claim.sentence, where, *shown, p_value, entry["verdict"]])
-    # Results of version 3 were known when the claims were named.
-    note = f"Points of MRR@10, and of R@1 beside it, each the mean of both directions, all {results.numbers}"
-    if results.version > 3:
-        note += ", with the fit that clips held out from it keep"
-    note += (
-        "; in brackets 95 % intervals for other queries and other trainings. p: two-sided, adjusted by Holm's rule "
-        f"for these {len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the second is."
+    note = (
+        "Points of MRR@10, and of R@1 beside it, each the mean of both directions, with the fit that clips held out "
+        "from it keep; in brackets 95 % intervals for other queries and other trainings. p: two-sided, adjusted by "
+        f"Holm's rule for these {len(rows)} claims. Shown: p at most {LEVEL:g}, and the first is ahead; reverse: the "
+        "second is."
     )
-    if results.version < 4:
-        note += (
-            " The claims were named for the next version of the study, when the results of this one were known: here "
-            "their verdicts repeat what was seen before, and test nothing."
-        )
     columns = _columns("claim", "clips", "MRR@10", "R@1", "p", "verdict")
     return MetricsTable("named", "The claims named in advance", note, columns, [rows], 1)
 
@@ -151,11 +142,10 @@ def differences_table(results: StudyResults) -> MetricsTable:
     rows: list[Row] = []
     for entry in described_differences(results).values():
         rows.append([entry["of"].sentence, format_interval(entry)])
-    where = "both sets of clips" if results.version > 3 else "test clips of seed 0"
     note = (
-        f"Description, without verdicts: points of R@1, text to video, {where}, fitted, unless said otherwise; in "
-        f"brackets 95 % intervals for other queries and other trainings. Some of the {len(rows)} intervals leave out "
-        "0 by chance."
+        "Description, without verdicts: points of R@1, text to video, both sets of clips, fitted, unless said "
+        "otherwise; in brackets 95 % intervals for other queries and other trainings. Some of the "
+        f"{len(rows)} intervals leave out 0 by chance."
     )
     return MetricsTable("differences", "Differences", note, _columns("comparison", "difference"), [rows], 1)
 
@@ -164,7 +154,7 @@ def gains_table(results: StudyResults) -> MetricsTable:
     """Every method's own score beside the best single modality of the same embeddings."""
     rows: list[Row] = []
     for variant in _METHODS:
-        own = Quantity(variant, numbers=results.numbers)
+        own = Quantity(variant)
         # Which modality is best may differ from method to method.
         best = results.best_modality(own)
         if best is None:
@@ -174,10 +164,10 @@ def gains_table(results: StudyResults) -> MetricsTable:
         for ending in ("", "-0.5", "-0.9"):
             cells.append(_interval(results, f"gain-{variant}{ending}"))
         rows.append([variant_name(variant), *cells])
-    note = f"R@1 in percent, text to video, {results.numbers}"
-    if results.version < 4:
-        note += ", test clips of seed 0; gains are those of both sets of clips where a method was trained on both"
-    note += ". Masked: half or 90 % of the clips lose one modality, for the single ones too."
+    note = (
+        "R@1 in percent, text to video, fitted. Masked: half or 90 % of the clips lose one modality, for the single "
+        "ones too."
+    )
     columns = _columns("method", "own score", "best single", "R@1 of that", "gain", "gain, half masked",
                        "gain, 90 % masked")  # fmt: skip
     return MetricsTable("gains", "Aggregation gain", note, columns, [rows], 1)
@@ -211,14 +201,10 @@ def main_table(results: StudyResults) -> MetricsTable:
     note = (
         f"R@1 in percent unless MRR@10, the mean of both directions, or R@10 is named; {_of_trainings(results)}. "
         "Fitted: numbers that were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, "
-        "nor has a single modality."
+        "nor has a single modality. Numbers: how many are in the fit that is kept; with 0 fitted is as trained. "
+        "Corrected: with an exponent on the determinant of the clip's own modalities (−1 for the span distance) and a "
+        "constant for each that is missing, which leave the order of captions as it is."
     )
-    if results.version > 3:
-        note += (
-            " Numbers: how many are in the fit that is kept; with 0 fitted is as trained. Corrected: with an exponent "
-            "on the determinant of the clip's own modalities (−1 for the span distance) and a constant for each that "
-            "is missing, which leave the order of captions as it is."
-        )
     columns = _with_keys("variant", "numbers", shown=shown)
     return MetricsTable("main", "Main comparison", note, columns, [variants, beside], 1)
 
@@ -242,10 +228,11 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
 
 def short_table(results: StudyResults) -> MetricsTable:
     """The main comparison in a few lines, for the README."""
-    # The main measure comes first; version 3 did not choose by it.
-    shown: list[Column] = []
-    if results.version > 3:
-        shown = [("MRR@10", "all clips", _MRR), ("MRR@10", "complete clips", _MRR | {"clips": "complete"})]
+    # The main measure comes first.
+    shown: list[Column] = [
+        ("MRR@10", "all clips", _MRR),
+        ("MRR@10", "complete clips", _MRR | {"clips": "complete"}),
+    ]
     for way, direction in _WAYS:
         for numbers in (AS_TRAINED, FITTED_ALL):
             shown.append((way, numbers, {"numbers": numbers, "direction": direction}))
@@ -255,18 +242,11 @@ def short_table(results: StudyResults) -> MetricsTable:
         chosen = ", ".join(settings.get(variant, [_ABSENT]))
         keys = variant_name(variant), chosen, _number_kept(results, variant)
         _add_row(rows, results, keys, Quantity(variant), shown)
-    note = "R@1"
-    if results.version > 3:
-        note = "MRR@10 (mean of both directions, fitted) and R@1"
-    note += (
-        f" in percent, text to video (T→V) and back: {_of_trainings(results)}. Fitted: with numbers fitted on "
-        "validation clips; HyperGRAM's and TRIANGLE's scores have none. "
-    )
-    if results.version > 3:
-        note += "Numbers: how many are in the fit that is kept; with 0 fitted is as trained. "
-    note += (
-        f"Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end of what was "
-        "tried."
+    note = (
+        "MRR@10 (mean of both directions, fitted) and R@1 in percent, text to video (T→V) and back: "
+        f"{_of_trainings(results)}. Fitted: with numbers fitted on validation clips; HyperGRAM's and TRIANGLE's "
+        "scores have none. Numbers: how many are in the fit that is kept; with 0 fitted is as trained. Settings: "
+        f"contrastive temperature (PMRL: of directions), learning rate, epochs; {_END}: an end of what was tried."
     )
     columns = _with_keys("method", "settings", "numbers", shown=shown)
     return MetricsTable("short", "Main comparison in short", note, columns, [rows], 2)
@@ -298,7 +278,7 @@ def masks_table(results: StudyResults) -> MetricsTable:
             cells.append(_interval(results, name))
             # One cell of the sign test for each set of clips that was measured under this mask.
             for experiment in SETS:
-                own = Quantity(numbers=results.numbers, experiment=experiment, masked=masked)
+                own = Quantity(experiment=experiment, masked=masked)
                 ours = results.means(own)
                 theirs = results.means(replace(own, variant=variant))
                 if not ours or not theirs:
@@ -311,9 +291,8 @@ def masks_table(results: StudyResults) -> MetricsTable:
             sign = f"{wins} of {wins + losses}", f"{sign_test(wins, losses):.2g}"
             rows.append([f"SCALAR − {variant_name(variant)}", *cells, *sign])
     note = (
-        f"Points of R@1, text to video, {results.numbers}. Ahead: in how many of the cells, sets of clips times "
-        "masks, the mean over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p "
-        "describes."
+        "Points of R@1, text to video, fitted. Ahead: in how many of the cells, sets of clips times masks, the mean "
+        "over trainings is higher; p of the exact one-sided sign test. Cells share trainings, so p describes."
     )
     return MetricsTable("masks", "Masked clips", note, columns, [rows], 1)
 
@@ -323,8 +302,8 @@ def ladder_table(results: StudyResults) -> MetricsTable:
     # From the picture alone upwards, as in the paper's table.
     shown: list[Column] = []
     for title, masked in (("picture", HIDDEN[1]), ("picture and sound", HIDDEN[0]), ("all three", "nothing")):
-        shown.append(("", title, {"masked": masked, "numbers": results.numbers}))
-    note = f"R@1 in percent, text to video, {results.numbers}; what clips have besides these modalities is left out."
+        shown.append(("", title, {"masked": masked}))
+    note = "R@1 in percent, text to video, fitted; what clips have besides these modalities is left out."
     columns = _with_keys("method", shown=shown)
     return MetricsTable("ladder", "One, two and three modalities", note, columns, [_own_scores(results, shown)], 1)
 
@@ -384,9 +363,10 @@ def disagreement_table(results: StudyResults) -> MetricsTable:
             shown.append((f"about {words}", heading, {"kinds": (kind,), "clips": clips}))
     fitted = {"kinds": ("single",), "clips": "disagree", "numbers": AS_TRAINED}
     shown.append(("about one modality", "disagree, as trained", fitted))
-    note = "R@1 in percent, text to video, fitted on clips that agree, unless as trained."
-    if results.version > 3:
-        note += " The gallery of clips that disagree is the smaller one."
+    note = (
+        "R@1 in percent, text to video, fitted on clips that agree, unless as trained. The gallery of clips that "
+        "disagree is the smaller one."
+    )
     columns = _with_keys("variant", shown=shown)
     return MetricsTable("disagreement", "Where modalities disagree", note, columns, [_own_scores(results, shown)], 1)
 
@@ -484,17 +464,13 @@ def settings_table(results: StudyResults) -> MetricsTable:
 def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:
     """One fit of all trainings: how many numbers it has, how often it is kept, its gain, and the mean numbers."""
     shown = []
-    count = 0
     for name in _OPTIONS:
         # Scores differ in what they have to fit.
         if name not in fits[0]["options"]:
             shown.append(_ABSENT)
             continue
         means = np.mean([np.atleast_1d(fit["options"][name]) for fit in fits], axis=0)
-        count += len(means)
         shown.append(", ".join(map("{:.2f}".format, means)))
-    if "gain" not in fits[0]:  # version 3 has one fit, and kept it always
-        return [str(count), _ABSENT, _ABSENT, *shown]
     kept = 0
     gains = []
     for fit in fits:
@@ -514,15 +490,14 @@ def fitted_table(results: StudyResults) -> MetricsTable:
             if score is not None:
                 title = f"{_score_title(score)}, {title}'s embeddings"
             # Every training tried the same fits, in the same order.
-            tried = [entry.get("fits", [entry]) for entry in results.entries(variant, score, FITTED_ALL)]
+            tried = [entry["fits"] for entry in results.entries(variant, score, FITTED_ALL)]
             for fits in zip(*tried, strict=True):
                 rows.append([title, *_fit_row(fits)])
-    note = "Means over trainings; scales and offsets of picture, sound and subtitle; how many numbers a fit has."
-    if results.version > 3:
-        note += (
-            " A fit is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above "
-            "0; of several the best."
-        )
+    note = (
+        "Means over trainings; scales and offsets of picture, sound and subtitle; how many numbers a fit has. A fit "
+        "is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above 0; of "
+        "several the best."
+    )
     columns = _columns("variant", "numbers", "kept", "gain", *_OPTIONS.values())
     return MetricsTable("fitted", "Fitted numbers", note, columns, [rows], 1)
 

@@ -51,7 +51,11 @@ def save_run(folder, own, recall, num_queries=100, fitted=0.0, single=None, **se
                 rows.append(row | {"direction": direction, "ranks": ranks(percent - less)})
     folder.parent.mkdir(parents=True, exist_ok=True)
     options = {"query_temperature": 0.5, "modality_scale": [1, 2, 3], "modality_offset": [0, 0, 1]}
-    scores = [{"score": own, "numbers": numbers, "options": options} for numbers in ("as trained", "fitted")]
+    fits = [{"count": 7, "kept": True, "gain": {"difference": 0.5, "low": 0.1, "high": 0.9}, "options": options}]
+    scores = [
+        {"score": own, "numbers": "as trained", "options": options},
+        {"score": own, "numbers": "fitted", "options": options, "fits": fits},
+    ]
     content = {"own": own, "settings": RECIPE, "scores": scores}
     folder.with_name(f"{folder.name}.json").write_text(json.dumps(content))
     pq.write_table(pa.Table.from_pylist(rows), folder.with_name(f"{folder.name}.parquet"))
@@ -121,7 +125,7 @@ def chosen_keys(variant, scores, curve):
 
 
 def make_run(path, variant, seed, sets, scores="own", curve=False):
-    """As the measuring of a run of version 4 leaves it, with ranks drawn at random.
+    """As the measuring of a run leaves it, with ranks drawn at random.
 
     Args:
         path (`Path`): name of its files, without their suffixes.
@@ -184,7 +188,7 @@ def save_second_stage(path, label, seed):
 
 
 def save_whole_study(folder, num_queries=60):
-    """As the runs of version 4 leave it: all experiments, variants, seeds, sets of clips, directions and masks."""
+    """As its runs leave it: all experiments, variants, seeds, sets of clips, directions and masks."""
     complete = num_queries * 3 // 5
     for name, changes in {
         "main": {}, "repeated": {"seed": 1}, "disagreeing": {"disagree": 1.0}, "reranked": {}, "complete": {

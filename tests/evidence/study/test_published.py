@@ -70,6 +70,5 @@ def test_the_results_are_complete_and_small(results):
     assert experiments >= {"main", "repeated", "views-complete", "views-new-heads", "sharing-0", "sharing-1"}
     assert results.study["second_stage"] and results.study["versions"]["torch"]
     assert len(results.seeds()) >= 3
-    if results.version > 3:
-        trained = {run["variant"] for run in results.study["runs"] if run["experiment"] == "main"}
-        assert trained == RECIPES.keys() and results.seeds() == results.seeds("repeated")
+    trained = {run["variant"] for run in results.study["runs"] if run["experiment"] == "main"}
+    assert trained == RECIPES.keys() and results.seeds() == results.seeds("repeated")
