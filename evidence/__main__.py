@@ -17,6 +17,7 @@ from evidence.settings import (
     GapConfig,
     HalveConfig,
     JointConfig,
+    LabelsConfig,
     MeasureConfig,
     MiniatureConfig,
     NewHeadsConfig,
@@ -159,6 +160,14 @@ def measure(config: MeasureConfig) -> None:
     from evidence.study.measure import main as measure_model
 
     measure_model(config)
+
+
+@command_of(app, LabelsConfig)
+def labels(config: LabelsConfig) -> None:
+    """Of the study: a trained model on short class labels."""
+    from evidence.study.labels import main as measure_labels
+
+    measure_labels(config)
 
 
 @command_of(app, TowersConfig)

@@ -218,6 +218,15 @@ class MeasureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelsConfig:
+    """Settings of a trained model on class labels, see `evidence/study/labels.py`."""
+
+    model: Annotated[AnyPath, Option(help="Folder of the trained model."), _PATH]
+    root: Annotated[AnyPath, Option(help="Miniature benchmark, with the stored outputs of the towers."), _PATH]
+    output: Annotated[AnyPath, Option(help="File to write."), _PATH]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TowersConfig:
     """Settings of [`~evidence.study.towers.store_towers`]."""
 

@@ -22,6 +22,9 @@ from .results import RANKS, STUDY
 SECOND_STAGE = "-second-stage"
 """Ends the names of files with what a second stage reaches."""
 
+LABELS = "-labels"
+"""Ends the names of files with what is measured on class labels."""
+
 _OF_CLIPS = (
     "version", "seed", "shared", "complete", "disagree", "num_train", "num_validation", "num_test", "absent",
 )  # fmt: skip
@@ -100,8 +103,13 @@ def collect(measured: Path, output: Path) -> None:
         "runs": fitted,
         "clips": {path.stem: read_json(path) for path in sorted((measured / "clips").glob("*.json"))},
         "second_stage": [read_json(path) for path in sorted(measured.glob(f"*/*{SECOND_STAGE}.json"))],
+        "labels": [],
         "versions": versions(),
     }
+    for path in sorted(measured.glob(f"*/*{LABELS}.json")):
+        variant, _, seed = path.stem.removesuffix(LABELS).rpartition("-")
+        names = {"experiment": path.parent.name, "variant": variant, "seed": int(seed)}
+        content["labels"].append(names | read_json(path))
     _write_compactly(content, output / STUDY)
 
 
@@ -111,4 +119,4 @@ def _write_compactly(content: dict[str, Any], path: Path) -> None:
     write_whole(path, lambda file: file.write(raw))
 
 
-__all__ = ["SECOND_STAGE", "collect", "describe_clips", "keep_second_stage"]
+__all__ = ["LABELS", "SECOND_STAGE", "collect", "describe_clips", "keep_second_stage"]

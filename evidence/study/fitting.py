@@ -175,11 +175,13 @@ def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> l
         `list` of [`Fit`]; empty if the score has no numbers.
     """
     if score in CORRECTED:
+        # Volumes have no options of a training.
+        options = dict(trained) if BASE[score] == "scalar" else {}
 
         def make_corrected(some: Embeddings) -> Choice:
-            return score, fit_corrected(some, score)
+            return score, options | fit_corrected(some, score, options)
 
-        return [_held_out(embeddings, make_corrected, (BASE[score], {}), len(CORRECTED[score]))]
+        return [_held_out(embeddings, make_corrected, (BASE[score], options), len(CORRECTED[score]))]
     if score not in FIXED_WEIGHTS:
         return []
     # Most scores have a registered twin that takes the numbers.

@@ -1,7 +1,8 @@
 """`python -m evidence measure`: ranks by a trained model, by its own score and by others, as trained and fitted.
 
 - Numbers are fitted to the validation clips, and a fit is kept only if clips that were not part of it gain in MRR@10
-  ([`~evidence.study.fitting`]). Rows "fitted" have the fit that is kept, or what was trained.
+  ([`~evidence.study.fitting`]). Rows "fitted" have the fit that is kept, or what was trained. What a constant for
+  missing modalities brings SCALAR is shown whether its fit is kept or not.
 - Ranks are those of each query's own clip, and of each clip's own caption; ranks above `HIGHEST` are stored as that.
 - Stored are `OUTPUT.json`, with the fitted numbers, and then `OUTPUT.parquet`, with the ranks: together a few dozen
   kilobytes, which say that a run is done. Of the trial of a tuning there is the first alone, with its MRR@10.
@@ -35,16 +36,19 @@ from modeling_scalar.scores_scalar import DIRECTIONS
 AS_TRAINED, FITTED_ALL = "as trained", "fitted"
 """Numbers of a score: those of the training, or those of the fit that is kept."""
 
+KEPT_OR_NOT = "fitted, kept or not"
+"""The numbers of a fit, even if held-out clips gain nothing by it."""
+
 TEMPERATURES = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf)
 """Temperatures of SCALAR's weights at which its score is shown, besides that of the training."""
 
 ROUTER = "router"
 """The upper bound of choosing a score: for each kind of caption, the best one on validation clips."""
 
-COMPARED = ("scalar", "uniform", "gram", "gram_span", "hypergram", "pmrl", *CORRECTED)
+COMPARED = ("scalar", "uniform", "gram", "gram_span", "hypergram", "pmrl", "gram_corrected", "span_corrected")
 """The scores that rank the embeddings of every method."""
 
-OTHERS = ("mean", "max", "rank_fusion")
+OTHERS = ("mean", "max", "rank_fusion", "scalar_corrected")
 """Further scores, for one method's embeddings."""
 
 RATES = ("0.25", "0.5", "0.75", "0.9")
@@ -112,7 +116,7 @@ def choose(validation: Embeddings, scores: Sequence[str]) -> tuple[dict[Key, Cho
         if kept is not None:
             chosen[score, FITTED_ALL] = kept.choice
         else:
-            chosen[score, FITTED_ALL] = chosen.get((score, AS_TRAINED), (score, {}))
+            chosen[score, FITTED_ALL] = chosen.get((score, AS_TRAINED), (score, trained))
     return chosen, tried
 
 
@@ -222,6 +226,9 @@ def measure(
     if scores == "all":
         names += OTHERS
     chosen, tried = choose(validation.embeddings, list(dict.fromkeys(names)))
+    if scores == "all":
+        for fit in tried["scalar_corrected"]:
+            chosen["scalar_corrected", KEPT_OR_NOT] = fit.choice
     if curve:
         chosen |= at_temperatures()
     for name in pathways(modalities):
@@ -307,4 +314,15 @@ def write_ranks(table: pa.Table, path: Path) -> None:
     temporary.replace(path)
 
 
-__all__ = ["AS_TRAINED", "COMPARED", "FITTED_ALL", "HIGHEST", "ROUTER", "embed", "main", "measure", "write_ranks"]
+__all__ = [
+    "AS_TRAINED",
+    "COMPARED",
+    "FITTED_ALL",
+    "HIGHEST",
+    "KEPT_OR_NOT",
+    "ROUTER",
+    "embed",
+    "main",
+    "measure",
+    "write_ranks",
+]

@@ -73,7 +73,12 @@ PAPER_CLAIMS: Sequence[Sequence[PaperClaim]] = (
             "Section sec:maskedvol",
             difference="gram_corrected-volume",
         ),
-        PaperClaim("SCALAR's score is comparable across arities", "Section sec:maskedvol"),
+        PaperClaim(
+            "SCALAR's score is comparable across arities: what it gains by a constant for them",
+            "Section sec:maskedvol",
+            (0.0,),
+            "scalar_corrected-scalar",
+        ),
     ),
     (
         PaperClaim("SCALAR − PMRL, video to text (paper: reranked)", "Table 1, tab:msrvtt", (-2.4,), "lead-pmrl-back"),
@@ -103,11 +108,18 @@ PAPER_CLAIMS: Sequence[Sequence[PaperClaim]] = (
         PaperClaim("SCALAR with picture, sound and subtitle − picture alone", _LADDER, (4.0, 0.5), "ladder-scalar"),
         PaperClaim("GRAM with picture, sound and subtitle − picture alone", _LADDER, (-3.4, -1.9), "ladder-gram"),
         PaperClaim("clips of picture and sound: SCALAR − GRAM", _FIRST_STAGE, (6.1, 3.4, 4.2), "two-gram"),
-        PaperClaim("short class labels: SCALAR − equal weights", "Table S6, tab:supp-vggsound", (-1.0,)),
+        PaperClaim(
+            "short class labels, accuracy: SCALAR − equal weights", "Table S6, tab:supp-vggsound", (-1.0,), "labels"
+        ),
         PaperClaim("reranked, nothing masked: SCALAR − GRAM", _RERANKED, (2.3, 0.6, -0.5, 0.5, 3.0), "reranked-0"),
         PaperClaim("reranked, 90 % masked: SCALAR − GRAM", _RERANKED, (0.3, -0.3, -1.6, -0.5, -1.5), "reranked-0.9"),
         PaperClaim("reranked, 90 % masked: SCALAR comes near picture alone", _RERANKED),
-        PaperClaim("text–centroid cosine: SCALAR − its initialization", "Section sec:supp-latent", (0.1,)),
+        PaperClaim(
+            "100 times the text–centroid cosine: SCALAR − its initialization",
+            "Section sec:supp-latent",
+            (10.0,),
+            "cosine",
+        ),
         PaperClaim("scores on five public benchmarks", _FULL),
     ),
 )
@@ -118,14 +130,15 @@ RULE = (
     "modality of the same embeddings. Paper: mean over its benchmarks, from the lowest to the highest in brackets. "
     "Its least value is the one nearest to 0 on the side of that mean; a claim without a number has a sign alone. "
     "Verdicts, the first that fits: *reverse*, our interval lies on the other side of 0; *excluded*, it ends before "
-    "the least value; *confirmed*, it leaves out 0; *too small to see*, it has both 0 and the least value. Data and "
-    "sizes of models differ from the paper's, so a sign says more than a size."
+    "the least value; *confirmed*, it leaves out 0; *too small to see*, it has both 0 and the least value. That "
+    "something is 0 cannot be confirmed: it is *not excluded* where the interval has 0. Data and sizes of models "
+    "differ from the paper's, so a sign says more than a size."
 )
 """How the table's verdicts are found."""
 
 _MEASURED = (
     " All with the fit that clips held out from it keep, both sets of clips; reranked: with the numbers of training, "
-    "on clips of their own, intervals for other trainings alone."
+    "on clips of their own; reranked, labels and cosines: intervals for other trainings alone."
 )
 
 
@@ -134,15 +147,17 @@ def verdict(sizes: Sequence[float], entry: dict[str, Any] | None) -> str:
     Return the verdict on a claim by the rule of [`RULE`].
 
     Args:
-        sizes (`Sequence[float]`): the paper's differences, whose mean is not 0; without any, the claim is a difference
-            above 0.
+        sizes (`Sequence[float]`): the paper's differences; without any, the claim is a difference above 0, and with
+            a mean of 0 it is that there is none.
         entry (`dict`, *optional*): our difference with its bounds `low` and `high`.
 
     Returns:
-        `str`: "reverse", "excluded", "confirmed", "too small to see", or "not run" without an entry.
+        `str`: "reverse", "excluded", "confirmed", "too small to see", "not excluded", or "not run" without an entry.
     """
     if entry is None:
         return "not run"
+    if sizes and fmean(sizes) == 0:
+        return "not excluded" if entry["low"] <= 0 <= entry["high"] else "excluded"
     # With the paper's sign turned to plus, every rule reads one way.
     # A claim without a size has a sign alone, so its least size is 0.
     sign = 1.0
@@ -164,7 +179,7 @@ def _size(sizes: Sequence[float]) -> str:
     """The paper's values in a cell."""
     if not sizes:
         return "–"
-    shown = f"{fmean(sizes):+.1f}"
+    shown = f"{fmean(sizes):+.1f}" if fmean(sizes) else "0"
     if len(sizes) > 1:
         shown += f" ({min(sizes):+.1f} to {max(sizes):+.1f})"
     return shown.replace("-", "−")
@@ -189,10 +204,37 @@ def reranked_lead(results: StudyResults, rate: str) -> dict[str, float] | None:
             reached[run["label"]].append(value)
     if min(map(len, reached.values())) < 2:
         return None
-    # Second stages are stored without ranks: only trainings can be drawn anew.
-    first, second = reached.values()
+    return _of_trainings(*reached.values())
+
+
+def _of_trainings(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """The difference of two means, with an interval for other trainings: what was stored without ranks."""
     low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
     return {"difference": fmean(first) - fmean(second), "low": float(low), "high": float(high)}
+
+
+def labelled_lead(results: StudyResults) -> dict[str, float] | None:
+    """Return SCALAR minus equal weights in accuracy on class labels, in points, with an interval for other
+    trainings; `None` if a method has fewer than two."""
+    reached: dict[str, list[float]] = {"scalar": [], "scalar_uniform": []}
+    for run in results.study["labels"]:
+        reached[run["variant"]].append(run["accuracy"])
+    if min(map(len, reached.values())) < 2:
+        return None
+    return _of_trainings(*reached.values())
+
+
+def gained_cosine(results: StudyResults) -> dict[str, float] | None:
+    """Return 100 times what SCALAR's trainings add to the text-centroid cosine, with an interval for other trainings;
+    `None` for fewer than two."""
+    gains = []
+    for run in results.study["labels"]:
+        if run["variant"] == "scalar":
+            gains.append(100 * (run["text_centroid_cosine"] - run["initial_text_centroid_cosine"]))
+    if len(gains) < 2:
+        return None
+    low, high = stats.ttest_1samp(gains, 0).confidence_interval()
+    return {"difference": fmean(gains), "low": float(low), "high": float(high)}
 
 
 def our_difference(results: StudyResults, claim: PaperClaim) -> dict[str, Any] | None:
@@ -200,6 +242,10 @@ def our_difference(results: StudyResults, claim: PaperClaim) -> dict[str, Any] |
     name = claim.difference or ""
     if name.startswith("reranked-"):
         return reranked_lead(results, name.removeprefix("reranked-"))
+    if name == "labels":
+        return labelled_lead(results)
+    if name == "cosine":
+        return gained_cosine(results)
     entry = described_differences(results).get(name)
     if entry is None or not claim.relative:
         return entry
@@ -225,4 +271,4 @@ def paper_table(results: StudyResults) -> MetricsTable:
     return MetricsTable("paper", "Claims of the paper", RULE + _MEASURED, columns, blocks, 2)
 
 
-__all__ = ["PAPER_CLAIMS", "RULE", "PaperClaim", "our_difference", "paper_table", "reranked_lead", "verdict"]
+__all__ = ["PAPER_CLAIMS", "RULE", "PaperClaim", "our_difference", "paper_table", "verdict"]

@@ -155,6 +155,7 @@ class Run:
         disagreeing ([`ClipSet`], *optional*): further clips to measure on, whose modalities disagree.
         measures (`Sequence[str]`): options of `python -m evidence measure`.
         reranked ([`ClipSet`], *optional*): clips to measure the second stage on; by default it is not measured.
+        labelled (`bool`): whether it is measured on class labels, too.
         is_trial (`bool`): whether it is only measured on validation clips, for a tuning.
     """
 
@@ -168,6 +169,7 @@ class Run:
     disagreeing: ClipSet | None = None
     measures: Sequence[str] = ()
     reranked: ClipSet | None = None
+    labelled: bool = False
     is_trial: bool = False
 
     @property
@@ -184,6 +186,11 @@ class Run:
     def second_stage(self) -> Path:
         """The file of what the second stage reaches."""
         return self._file("-second-stage.json")
+
+    @property
+    def labels(self) -> Path:
+        """The file of what is measured on class labels."""
+        return self._file("-labels.json")
 
     def _file(self, ending: str) -> Path:
         return self.measured.with_name(f"{self.measured.name}{ending}")
@@ -224,6 +231,11 @@ class Run:
             command.append("--stored")
         return tuple(command)
 
+    def labels_command(self) -> tuple[str, ...]:
+        """Return the command that measures on class labels."""
+        command = (sys.executable, "-m", "evidence", "labels", "--model", str(self.folder))
+        return (*command, "--root", str(self.clips.root), "--output", str(self.labels))
+
     def rerank_command(self, clips: ClipSet) -> tuple[str, ...]:
         """Return the command that evaluates the second stage."""
         command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
@@ -240,6 +252,8 @@ class Run:
         last = self.numbers_file if self.is_trial else self.ranks
         if not last.is_file():
             left.append(Stage("measure", self.measure_command(), last))
+        if self.labelled and not self.labels.is_file():
+            left.append(Stage("labels", self.labels_command(), self.labels))
         if self.reranked is not None and not self.second_stage.is_file():
             left.append(Stage("rerank", self.rerank_command(self.reranked), self.results))
         if left:  # which needs the trained model

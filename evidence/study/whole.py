@@ -40,6 +40,7 @@ _COMPARED = ("scalar_uniform", "gram", "pmrl", "hypergram", "triangle")  # whose
 _BY_ALL_SCORES = "scalar"  # whose embeddings every score ranks
 _CURVED = ("scalar", "scalar_01", "gram")  # whose embeddings SCALAR's score ranks at several temperatures
 _RERANKED = ("scalar", "scalar_uniform", "gram")  # on few clips: of 4,000 a second stage takes eight minutes
+_LABELLED = ("scalar", "scalar_uniform")  # measured on class labels, too
 _SHARING_VARIANTS = ("scalar", "scalar_uniform", "gram")
 _WITH_KINDS = ("main", "repeated", "disagreeing")  # sets of clips whose queries are shown by kind
 _VIEWED = ("scalar", "no_masked_views")
@@ -156,7 +157,7 @@ class _Study:
         for name, clips, variants in (("main", main, self.variants), ("repeated", repeated, narrow)):
             runs = []
             for run in self.experiment(name, clips, variants, seeds, settings, disagreeing=disagreeing):
-                measured = replace(run, measures=_measures_of(run.variant))
+                measured = replace(run, measures=_measures_of(run.variant), labelled=run.variant in _LABELLED)
                 if name == "main" and run.variant in _RERANKED and run.seed in few:
                     measured = replace(measured, reranked=reranked)
                 runs.append(measured)

@@ -102,7 +102,7 @@ def save_clips(root, num_queries=100, groups=TWO_KINDS, **changes):
 
 OWN = {"scalar_uniform": "uniform", "gram": "gram", "pmrl": "pmrl", "hypergram": "hypergram", "triangle": "triangle"}
 UNFITTED = ("hypergram", "triangle", *MODALITIES)
-COUNTS = {"scalar": (1, 7), "uniform": (6,), "gram_corrected": (2,), "span_corrected": (1,)}
+COUNTS = {"scalar": (1, 7), "uniform": (6,), "gram_corrected": (2,), "span_corrected": (1,), "scalar_corrected": (1,)}
 
 
 def chosen_keys(variant, scores, curve):
@@ -119,6 +119,8 @@ def chosen_keys(variant, scores, curve):
             keys.append((score, "as trained"))
         if score not in UNFITTED:
             keys.append((score, "fitted"))
+    if scores == "all":
+        keys.append(("scalar_corrected", measure.KEPT_OR_NOT))
     if curve:
         keys += measure.at_temperatures()
     return own, [*keys, *((name, "as trained") for name in MODALITIES)]

@@ -18,12 +18,18 @@ from tests.eval.protocol.test_calibration import made
 
 
 def slow(texts, clips, mask, exponent, missing):
-    """-(log d + a/2 log det G + b missing), from vectors that span a volume, pair by pair."""
+    """-(log d + a/2 log det G + b missing), from vectors that span a volume, pair by pair; without an exponent SCALAR's
+    score at temperature 0.3 minus b missing."""
     scores = np.empty((len(texts), len(clips)))
     for column, (vectors, present) in enumerate(zip(clips, mask, strict=True)):
         own = vectors[present]
         half = math.log(np.linalg.det(own @ own.T)) / 2
         for row, text in enumerate(texts):
+            if exponent is None:
+                weights = np.exp(own @ text / 0.3)
+                centroid = weights @ own
+                scores[row, column] = text @ centroid / np.linalg.norm(centroid) - missing * (~present).sum()
+                continue
             both = np.vstack([text, own])
             volume = math.sqrt(np.linalg.det(both @ both.T))
             scores[row, column] = -(math.log(volume) + exponent * half + missing * (~present).sum())
@@ -47,17 +53,17 @@ def test_scores_are_those_of_the_definition(seed, number, exponent, missing, met
     numbers = {"missing": missing}
     if method == "gram_corrected":
         numbers["exponent"] = exponent
-    found = corrected_scores(make_pairs(texts, clips, mask), method, **numbers)
-    of_volume = -1.0 if method == "span_corrected" else exponent
-    expected = slow(texts.numpy(), clips.numpy(), mask.numpy(), of_volume, missing)
+    found = corrected_scores(make_pairs(texts, clips, mask, query_temperature=0.3), method, **numbers)
+    exponents = {"gram_corrected": exponent, "span_corrected": -1.0, "scalar_corrected": None}
+    expected = slow(texts.numpy(), clips.numpy(), mask.numpy(), exponents[method], missing)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", CORRECTED)
 def test_without_numbers_clips_rank_as_by_the_score_itself(method):
     embeddings = made(num_clips=40, dim=24)
-    (expected,) = rank_pairs(embeddings, [embeddings.modality_mask], [BASE[method]])
-    found = corrected_ranks(embeddings, method)
+    (expected,) = rank_pairs(embeddings, [embeddings.modality_mask], [BASE[method]], query_temperature=0.3)
+    found = corrected_ranks(embeddings, method, query_temperature=0.3)
     for direction in DIRECTIONS:
         assert torch.equal(found[direction], expected[BASE[method]][direction])
 
@@ -86,6 +92,7 @@ def test_the_fit_undoes_a_clip_s_own_volume():
     found = fit_corrected(some, "gram_corrected")
     assert found.keys() == {"exponent", "missing"}
     assert fit_corrected(some, "span_corrected")["missing"] > 0
+    assert fit_corrected(some, "scalar_corrected", {"query_temperature": 0.3})["missing"] > 0
 
     def reached(**numbers):
         given = make_pairs(some.text_embeds, some.modality_embeds, some.modality_mask)
