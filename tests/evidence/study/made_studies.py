@@ -189,6 +189,12 @@ def save_second_stage(path, label, seed):
     path.with_name(f"{path.name}-second-stage.json").write_text(json.dumps(content))
 
 
+def save_labels(path, seed):
+    content = {"accuracy": 80.0 + seed % 3, "text_centroid_cosine": 0.7 + 0.01 * (seed % 3)}
+    content["initial_text_centroid_cosine"] = 0.6
+    path.with_name(f"{path.name}-labels.json").write_text(json.dumps(content))
+
+
 def save_whole_study(folder, num_queries=60):
     """As its runs leave it: all experiments, variants, seeds, sets of clips, directions and masks."""
     complete = num_queries * 3 // 5
@@ -211,6 +217,8 @@ def save_whole_study(folder, num_queries=60):
             for seed in (50, 51, 52):
                 path = folder / experiment / f"{variant}-{seed}"
                 make_run(path, variant, seed, of_main, scores, variant in whole._CURVED)
+                if variant in whole._LABELLED:
+                    save_labels(path, seed)
                 if experiment == "main" and variant in whole._RERANKED and seed < 52:
                     save_second_stage(path, variant, seed)
     others = {f"sharing-{level}": whole._SHARING_VARIANTS for level in ("0", "0.3", "1")}

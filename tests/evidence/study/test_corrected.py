@@ -18,8 +18,8 @@ from tests.eval.protocol.test_calibration import made
 
 
 def slow(texts, clips, mask, exponent, missing):
-    """-(log d + a/2 log det G + b missing), from vectors that span a volume, pair by pair; without an exponent SCALAR's
-    score at temperature 0.3 minus b missing."""
+    """-(log d + a/2 log det G + b missing), from vectors that span a volume, pair by pair; without an exponent a,
+    SCALAR's score at temperature 0.3 minus b missing."""
     scores = np.empty((len(texts), len(clips)))
     for column, (vectors, present) in enumerate(zip(clips, mask, strict=True)):
         own = vectors[present]

@@ -106,6 +106,8 @@ def test_every_label_is_one_of_the_paper(source):
     ((-3.0, -5.0), -3.5, 2.0, "too small to see"),
     ((5.0, -1.0), 0.5, 8.0, "confirmed"),  # the least value of the side on which the mean lies
     ((5.0, -1.0), 0.5, 3.0, "excluded"),
+    ((0.0,), -0.5, 0.5, "not excluded"),  # that there is no difference
+    ((0.0,), 0.1, 0.5, "excluded"),
 ])  # fmt: skip
 def test_verdicts(sizes, low, high, expected):
     assert verdict(sizes, {"difference": (low + high) / 2, "low": low, "high": high}) == expected

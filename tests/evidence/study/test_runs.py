@@ -52,6 +52,7 @@ def test_what_a_run_leaves_says_what_is_left_of_it_even_without_its_folder(clips
         return [stage.name for stage in run.task(overlay).stages]
 
     assert left(run) == ["train", "measure", "rerank"]
+    assert left(replace(run, labelled=True)) == ["train", "measure", "labels", "rerank"]
     run.ranks.parent.mkdir()
     run.ranks.write_bytes(b"")
     assert left(run) == ["train", "rerank"]

@@ -11,7 +11,7 @@ from evidence.settings import StudyConfig
 from evidence.study import whole
 from evidence.study.tuning import SEEDS
 from tests.eval.reports.made_runs import make_run
-from tests.evidence.study.made_studies import save_clips, save_run, save_trial
+from tests.evidence.study.made_studies import save_clips, save_labels, save_run, save_trial
 
 RECALLS = {"scalar": 40.0, "gram": 30.0, "no_semantic": 35.0}
 COUNTS = {"runs": 6 + 6 + 4 + 2 + 2}
@@ -51,6 +51,8 @@ def leave(task):
         save_trial(output, 40.0 - 5 * (value(train, "--temperature") != "0.1"))
         return
     save_run(output, own, recall, disagree=recall - 5)
+    if "labels" in commands:
+        save_labels(output, int(value(train, "--seed")))
     if "rerank" in commands:
         label = value(commands["rerank"], "--label")
         diagnostic = {"auc": 0.8, "num_matched_pairs": 9, "num_hard_pairs": 9, "depth": 50, "policy": "absent"}
@@ -122,6 +124,9 @@ def test_a_study_tunes_trains_and_reports_and_the_same_command_adds_what_is_left
     assert {path.name for path in (output / "results").iterdir()} == {"README.md", "ranks.parquet", "study.json"}
     content = json.loads((output / "results" / "study.json").read_text())
     assert content["clips"].keys() == {"main", "repeated", "disagreeing", "reranked", "complete", "sharing-0"}
+    assert [(run["experiment"], run["variant"]) for run in content["labels"]] == [
+        (name, "scalar") for name in ("main", "main", "repeated", "repeated")
+    ]
     assert len(content["second_stage"]) == 4 and content["tuning"]["methods"].keys() == {"scalar", "gram"}
 
     asked.clear()
