@@ -12,7 +12,7 @@ import yaml
 from eval.protocol.statistics import two_way_interval
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
-from evidence.study.measure import AS_TRAINED, FITTED_ALL
+from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
 from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
 from gallery.files import read_json
@@ -148,17 +148,17 @@ def _of_study(results: StudyResults, name: str) -> dict[str, Any] | None:
         return judged_claims(results)[name]
     common: dict[str, Any] = {"direction": BOTH, "measure": "mrr"}
     gains = {"gain-gram": "gram", "gain-equal": "scalar_uniform"}
-    if name in gains:
-        own = Quantity(gains[name], numbers=AS_TRAINED, gain=True, **common)
-        return with_interval(results, Difference(name, "", own, pooled=True))
     sides = None
-    if name == "offsets" and results.entries("scalar", "scalar", TEMPERATURE):
-        sides = Quantity(**common), Quantity(numbers=TEMPERATURE, **common)
-    if name == "corrected":
+    if name in gains:
+        sides = [Quantity(gains[name], numbers=AS_TRAINED, gain=True, **common)]
+    elif name == "arity":
+        with_constant = Quantity(score="scalar_corrected", numbers=KEPT_OR_NOT, **common)
+        sides = with_constant, Quantity(numbers=AS_TRAINED, **common)
+    elif name == "corrected":
         sides = Quantity("gram", "gram_corrected", **common), Quantity("gram", numbers=AS_TRAINED, **common)
     if sides is None:
         return None
-    return with_interval(results, Difference(name, "", *sides, pooled=True))
+    return with_interval(results, Difference(name, "", *sides))
 
 
 # Tables ------------------------------------------------------------------------------------------------------------
