@@ -161,8 +161,8 @@ def two_way_interval(
         `p_value`. Without any variance both bounds are the difference, and the p-value is 1 if it is 0, else 0.
 
     Raises:
-        ValueError: the methods have different numbers of queries, there are fewer than two queries, or a value is not
-            finite.
+        ValueError: the methods have different numbers of queries or, paired, of trainings, there are fewer than two
+            queries, or a value is not finite.
     """
     return pooled_interval([(first, second)], paired, confidence)
 
@@ -222,6 +222,8 @@ def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndar
         raise ValueError(f"Expected values of the same queries, got {first.shape[1]} and {second.shape[1]}.")
     if first.shape[1] < 2:
         raise ValueError("An interval needs at least two queries, got one.")
+    if paired and len(first) != len(second):
+        raise ValueError(f"Expected values of the same trainings, got {len(first)} and {len(second)} of them.")
     return first, second
 
 

@@ -274,6 +274,8 @@ def test_methods_that_do_not_vary_have_no_interval_and_wrong_shapes_are_refused(
             two_way_interval(rows, [[1.0, 2.0]], paired=paired)
         with pytest.raises(ValueError, match="at least two queries"):
             two_way_interval([[1.0]], [[1.0]], paired=paired)
+    with pytest.raises(ValueError, match="same trainings, got 1 and 2"):
+        two_way_interval(rows, rows * 2, paired=True)
     with pytest.raises(ValueError, match="finite"):
         two_way_interval([[1.0, math.nan]], [[1.0, 2.0]], paired=False)
 
