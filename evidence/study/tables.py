@@ -241,13 +241,6 @@ def short_table(results: StudyResults) -> MetricsTable:
         chosen = ", ".join(settings.get(variant, [_ABSENT]))
         keys = variant_name(variant), chosen, _number_kept(results, variant)
         _add_row(rows, results, keys, Quantity(variant), shown)
-    # The paper's temperature without a fit, and the strongest rival.
-    chosen = ", ".join(settings.get("scalar", [_ABSENT]))
-    _add_row(rows, results, [variant_name("scalar_01"), chosen, "0"], Quantity("scalar_01", numbers=AS_TRAINED), shown)
-    chosen = ", ".join(settings.get("gram", [_ABSENT]))
-    title = f"{variant_name('gram_corrected')}, GRAM's embeddings"
-    keys = title, chosen, _number_kept(results, "gram", "gram_corrected")
-    _add_row(rows, results, keys, Quantity("gram", "gram_corrected"), shown)
     note = (
         "MRR@10 (mean of both directions) and R@1 in percent, text to video (T→V) and back: "
         f"{_of_trainings(results)}. Numbers: how many the score has from a fit to validation clips that held-out ones "
