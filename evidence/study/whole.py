@@ -157,7 +157,9 @@ class _Study:
         for name, clips, variants in (("main", main, self.variants), ("repeated", repeated, narrow)):
             runs = []
             for run in self.experiment(name, clips, variants, seeds, settings, disagreeing=disagreeing):
-                measured = replace(run, measures=_measures_of(run.variant), labelled=run.variant in _LABELLED)
+                measured = replace(run, measures=_measures_of(run.variant))
+                if run.variant in _LABELLED and run.seed in few:
+                    measured = replace(measured, labelled=True)
                 if name == "main" and run.variant in _RERANKED and run.seed in few:
                     measured = replace(measured, reranked=reranked)
                 runs.append(measured)

@@ -217,7 +217,7 @@ def save_whole_study(folder, num_queries=60):
             for seed in (50, 51, 52):
                 path = folder / experiment / f"{variant}-{seed}"
                 make_run(path, variant, seed, of_main, scores, variant in whole._CURVED)
-                if variant in whole._LABELLED:
+                if variant in whole._LABELLED and seed < 52:
                     save_labels(path, seed)
                 if experiment == "main" and variant in whole._RERANKED and seed < 52:
                     save_second_stage(path, variant, seed)

@@ -66,7 +66,7 @@ def test_the_results_are_complete_and_small(results):
     assert sum(path.stat().st_size for path in (STUDY / "results").iterdir()) <= 4_000_000
     experiments = {run["experiment"] for run in results.study["runs"]}
     assert experiments >= {"main", "repeated", "views-complete", "views-new-heads", "sharing-0", "sharing-1"}
-    assert results.study["second_stage"] and len(results.study["labels"]) == 12
+    assert results.study["second_stage"] and len(results.study["labels"]) == 8
     assert results.study["versions"]["torch"]
     assert len(results.seeds()) >= 3
     trained = {run["variant"] for run in results.study["runs"] if run["experiment"] == "main"}
