@@ -4,8 +4,11 @@
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -55,6 +58,25 @@ def columns_of(given: Sequence[str]) -> dict[str, str]:
     return columns
 
 
+def load_plugins(names: Iterable[str]) -> None:
+    """
+    Import modules that register scores or benchmarks of their own.
+
+    Args:
+        names (iterable of `str`): importable module names; modules in the working folder are found too.
+
+    Raises:
+        ValueError: a module does not exist, or fails on import.
+    """
+    if os.getcwd() not in sys.path:  # `python -m` adds it, a script in another folder does not
+        sys.path.append(os.getcwd())
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:  # of anybody's code
+            raise ValueError(f"The plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Given:
     """
@@ -69,6 +91,13 @@ class Given:
     kind: Any
     convert: Callable[[Any], Any] | None = None
     can_be_bare: bool = False
+
+
+Plugins = Annotated[
+    Sequence[str],
+    typer.Option("--plugin", help="Module to import first, to register your own scores or benchmarks."),
+    Given(list[str]),
+]
 
 
 class _Command(typer.core.TyperCommand):
@@ -159,4 +188,4 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     return register
 
 
-__all__ = ["MODEL", "READING", "Given", "Limit", "columns_of", "command_of"]
+__all__ = ["MODEL", "READING", "Given", "Limit", "Plugins", "columns_of", "command_of", "load_plugins"]

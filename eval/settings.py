@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Column, Given, Holdout, WordsOf, columns_of
-from eval.protocol.rates import RATES, check_rate
+from commands.options import Column, Given, Holdout, Plugins, WordsOf, columns_of, load_plugins
+from eval.protocol.missing import RATES, check_rate
 
 NO_CROSS_ENCODER = (
     "The second stage needs a cross-encoder and clips to read: give a model whose text tower has cross-attention, "
@@ -23,12 +23,6 @@ NO_CROSS_ENCODER = (
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
-
-
-def _load_plugins(names: Sequence[str]) -> None:
-    from modeling_scalar.model_identity import load_plugins
-
-    load_plugins(names)
 
 
 def _check_source(model: AnyPath | None, benchmark: str, root: AnyPath) -> None:
@@ -53,14 +47,10 @@ def num_readers() -> int:
     return min(8, max(1, num_cores // num_processes))
 
 
-def _folder_of(given: Path) -> Path:
-    """The folder of a gallery, which is there; a published one is downloaded."""
-    from gallery.published import folder_of
-    from gallery.storage import check_there
+def _find_gallery(place: Path) -> Path:
+    from gallery.contents import find_gallery
 
-    folder = folder_of(given)
-    check_there(folder)
-    return folder
+    return find_gallery(place)
 
 
 # Fields shared by several settings: each option has one name and one help text.
@@ -81,11 +71,6 @@ OnMissing = Annotated[
     Literal["raise", "leave_out"], Option(help="Stop at clips without a file, or leave them out and list them.")
 ]
 OnError = Annotated[Literal["raise", "missing"], Option(help="Stop at unreadable files, or count them as absent.")]
-Plugins = Annotated[
-    Sequence[str],
-    Option("--plugin", help="Module to import first, to register your own scores or benchmarks."),
-    Given(list[str]),
-]
 _Texts = Given(list[str] | None)
 
 
@@ -101,7 +86,7 @@ class AuditConfig:
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
-        _load_plugins(self.plugins)
+        load_plugins(self.plugins)
         _check_source(None, self.benchmark, self.root)
 
 
@@ -126,7 +111,7 @@ class EmbedConfig:
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
-        _load_plugins(self.plugins)
+        load_plugins(self.plugins)
         _check_source(self.model_path, self.benchmark, self.root)
 
     def job(self) -> dict[str, Any]:
@@ -164,7 +149,7 @@ class SourceConfig:
             help="A gallery of `embed`, an earlier run or `scalar index`: in place of model, benchmark and root, or "
             "with them for what reads clips or captions. A published gallery is hf://datasets/USER/NAME.",
         ),
-        Given(Path | None, _folder_of),
+        Given(Path | None, _find_gallery),
     ] = None
     captions: Captions = None
     columns: Columns = None
@@ -215,7 +200,7 @@ class RunConfig(SourceConfig):
     ] = None
 
     def __post_init__(self) -> None:
-        _load_plugins(self.plugins)
+        load_plugins(self.plugins)
         # A model and a benchmark, or embeddings, or both.
         source = (self.model_path, self.benchmark, self.root)
         num_given = 3 - source.count(None)

@@ -36,6 +36,21 @@ def is_gallery(path: str | os.PathLike) -> bool:
     return (path / MANIFEST).is_file() or has_lost_its_manifest(path)
 
 
+def find_gallery(place: str | os.PathLike) -> Path:
+    """
+    Return the folder of a gallery, given by its path or its address; a published one is downloaded.
+
+    Raises:
+        FileNotFoundError: the folder holds no gallery, or the Hub does not provide it.
+        ValueError: it is damaged, or what begins like an address is not one.
+    """
+    folder = Path(place)
+    if not os.path.exists(place):
+        folder = folder_of(place)
+    check_there(folder)
+    return folder
+
+
 def stamp_of(folder: Path) -> tuple[int, ...] | None:
     """A value that changes with every commit; `None` if the gallery is gone or was never committed."""
     try:
@@ -95,10 +110,7 @@ class Contents(Described):
             FileNotFoundError: the folder holds no gallery.
             ValueError: it is damaged; the message says where.
         """
-        folder = Path(path)
-        if not os.path.exists(path):
-            folder = folder_of(path)
-        check_there(folder)
+        folder = find_gallery(path)
         # Before the manifest is read, so that a commit in the meantime is noticed.
         stamp = stamp_of(folder)
         gallery = cls.of_snapshot(read_snapshot(folder), folder)
@@ -314,4 +326,4 @@ class Contents(Described):
         return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
-__all__ = ["Contents", "is_gallery", "kept_rows", "stamp_of"]
+__all__ = ["Contents", "find_gallery", "is_gallery", "kept_rows", "stamp_of"]

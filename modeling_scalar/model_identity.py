@@ -9,12 +9,9 @@ import hashlib
 import json
 import os
 import re
-import sys
 import time
-from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -471,27 +468,8 @@ def model_summary(model: "PreTrainedModel") -> str:
     return f"{model.num_parameters():,} parameters in {precision}, {size:.2g} GB, on {device}"
 
 
-def load_plugins(names: Iterable[str]) -> None:
-    """
-    Import modules that register scores with [`~scores_scalar.register_method`].
-
-    Args:
-        names (iterable of `str`): Importable module names; modules in the working folder are found too.
-
-    Raises:
-        ValueError: If a module does not exist or fails on import.
-    """
-    if os.getcwd() not in sys.path:  # `python -m` adds it, a script in another folder does not
-        sys.path.append(os.getcwd())
-    for name in names:
-        try:
-            import_module(name)
-        except Exception as error:  # of anybody's code
-            raise ValueError(f"The plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-
-
 __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "LIGHT_MODALITIES", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity",
     "NoModelError", "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "is_light",
-    "load_plugins", "part_of", "read_object", "model_summary",
+    "part_of", "read_object", "model_summary",
 ]  # fmt: skip

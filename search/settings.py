@@ -103,15 +103,12 @@ def _segment(text: str) -> float | Literal["scenes", "none"]:
 
 def _read_folder(path: Path) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
-    from gallery.published import folder_of, is_published
-    from gallery.storage import check_there
+    from gallery.contents import find_gallery
+    from gallery.published import is_published
 
-    if is_published(path):
-        folder = folder_of(path)
-    else:
-        folder = _folder(path)
-    check_there(folder)
-    return folder
+    if not is_published(path):
+        _folder(path)
+    return find_gallery(path)
 
 
 def _output(path: Path) -> Path:

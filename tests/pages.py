@@ -152,7 +152,7 @@ def _only_parsing() -> Iterator[None]:
     import transformers.training_args
 
     import eval.benchmarks.registry
-    import modeling_scalar.model_identity
+    import eval.settings
     import trainer.recipe
     import trainer.recipe_files
     import trainer.run
@@ -181,7 +181,7 @@ def _only_parsing() -> Iterator[None]:
             patch.setattr(module, "find_packaged", packaged)
         # Of a plugin, perhaps; and its files are not here.
         patch.setattr(eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
-        patch.setattr(modeling_scalar.model_identity, "load_plugins", lambda names: None)
+        patch.setattr(eval.settings, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
         patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)

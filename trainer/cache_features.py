@@ -31,10 +31,10 @@ from torch.nn.utils.rnn import pad_sequence
 from typer import Option
 
 from commands.errors import print_lines, user_errors
-from commands.options import Holdout, WordsOf, command_of
+from commands.options import Holdout, Plugins, WordsOf, command_of, load_plugins
 from eval.benchmarks.clip_rows import read_row, text_columns
 from eval.benchmarks.registry import load_benchmark
-from eval.settings import Columns, OnError, Plugins
+from eval.settings import Columns, OnError
 from gallery.decoding import sandboxed
 from gallery.embedding import in_background
 from gallery.files import read_json, write_json
@@ -459,7 +459,6 @@ def main(config: FeaturesConfig) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
         from modeling_scalar import load_model
-        from modeling_scalar.model_identity import load_plugins
 
         # Plugins may define the benchmark.
         load_plugins(config.plugins)

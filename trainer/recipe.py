@@ -9,11 +9,10 @@ from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from commands.options import columns_of
+from commands.options import columns_of, load_plugins
 from eval.benchmarks.registry import load_benchmark
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
-from modeling_scalar.model_identity import load_plugins
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .recipe_files import find_packaged, read_recipe, unknown_field

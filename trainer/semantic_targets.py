@@ -23,8 +23,8 @@ from tqdm.auto import tqdm
 from typer import Option
 
 from commands.errors import print_lines, user_errors
-from commands.options import Holdout, command_of
-from eval.settings import Columns, Plugins
+from commands.options import Holdout, Plugins, command_of, load_plugins
+from eval.settings import Columns
 from gallery.files import write_whole
 from gallery.provenance import versions
 from modeling_scalar import default_device
@@ -283,7 +283,6 @@ def main(config: TargetsConfig) -> None:
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
         from eval.benchmarks.registry import load_benchmark
-        from modeling_scalar.model_identity import load_plugins
 
         load_plugins(config.plugins)
         own = {"columns": config.columns, "holdout": config.holdout}

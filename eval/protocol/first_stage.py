@@ -17,8 +17,7 @@ from tqdm.auto import tqdm
 
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
-from eval.protocol.missing import ladder, ladder_masks, rate_masks
-from eval.protocol.rates import RATES
+from eval.protocol.missing import RATES, ladder, ladder_masks, rate_masks
 from eval.protocol.statistics import paired_bootstrap
 from modeling_scalar.scores_scalar import (
     CALIBRATION,

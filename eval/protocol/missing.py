@@ -2,14 +2,25 @@
 
 A mask depends on the identifier of a clip and a seed alone: not on order, batch, method or process. The masks of a
 lower rate are contained in those of a higher one, and every method is scored under the same ones.
+
+Imports nothing slow: settings check their rates here, before torch is loaded.
 """
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from eval.protocol.rates import check_rate
+RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
+"""Fractions of the clips that lose a modality: those of the paper's Table 3."""
+
+
+def check_rate(rate: float) -> None:
+    """Raise a ValueError unless `rate` is a fraction between 0 and 1."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"`rate` is the fraction of clips that lose a modality, between 0 and 1; got {rate!r}.")
 
 
 def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
@@ -53,8 +64,8 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
 
 
 def mask_modalities(
-    clip_ids: Sequence[str], modality_mask: torch.Tensor, rate: float, seed: int = 0
-) -> torch.BoolTensor:
+    clip_ids: Sequence[str], modality_mask: "torch.Tensor", rate: float, seed: int = 0
+) -> "torch.BoolTensor":
     """
     Remove one modality from a fraction of clips.
 
@@ -87,18 +98,22 @@ def mask_modalities(
 
 
 def rate_masks(
-    clip_ids: Sequence[str], modality_mask: torch.Tensor, rates: Sequence[float], seed: int = 0
-) -> list[torch.Tensor]:
+    clip_ids: Sequence[str], modality_mask: "torch.Tensor", rates: Sequence[float], seed: int = 0
+) -> "list[torch.Tensor]":
     """Return the mask of [`mask_modalities`] at each rate, at least one; 0 is the plain protocol."""
     if not rates:
         raise ValueError("`rates` is empty; expected at least one masking rate, 0 for the plain protocol.")
     return [mask_modalities(clip_ids, modality_mask, rate, seed) for rate in rates]
 
 
-def ladder_masks(modality_mask: torch.Tensor) -> list[torch.Tensor]:
+def ladder_masks(modality_mask: "torch.Tensor") -> "list[torch.Tensor]":
     """Return the modalities that each clip `(clips, M)` has left with each set of [`ladder`]."""
-    columns = torch.arange(modality_mask.shape[1])
-    return [modality_mask & (columns <= last) for last in columns]
+    masks = []
+    for number in range(1, modality_mask.shape[1] + 1):
+        mask = modality_mask.clone()
+        mask[:, number:] = False
+        masks.append(mask)
+    return masks
 
 
-__all__ = ["ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]
+__all__ = ["RATES", "check_rate", "ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]

@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
-from eval.protocol.rates import RATES
+from eval.protocol.missing import RATES
 from evidence.speed.scoring import products
 from evidence.speed.settings import EvaluationConfig
 from modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores

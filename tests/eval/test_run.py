@@ -17,7 +17,7 @@ from eval.benchmarks.registry import load_benchmark, load_split
 from eval.embedding.embed_dataset import embed_dataset
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.rates import RATES
+from eval.protocol.missing import RATES
 from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from eval.run import run
 from eval.settings import RunConfig

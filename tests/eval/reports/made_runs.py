@@ -2,7 +2,7 @@
 
 import json
 
-from eval.protocol.rates import RATES
+from eval.protocol.missing import RATES
 
 
 def make_metrics(recall):
