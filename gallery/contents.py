@@ -1,4 +1,4 @@
-"""What a gallery contains, as far as search and words need it: its clips by name, their modalities and their files.
+"""What a gallery contains: its clips by name, their modalities, vectors and files.
 
 Shapes: N clips, M modalities.
 """
@@ -175,6 +175,14 @@ class Contents(Described):
             return torch.zeros(0, len(self.modalities), dtype=torch.bool)
         return presence_of(self.clips)
 
+    def modality_embeds(self) -> "torch.Tensor":
+        """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
+        from gallery.columns import embeds_of  # not at the top: see above
+
+        if not self.parts:
+            raise ValueError("This gallery has no vectors: no clip was ever added to it.")
+        return embeds_of(self.clips)
+
     def presence_counts(self) -> dict[str, int]:
         """The number of clips that have each modality."""
         counts = dict.fromkeys(self.modalities, 0)
@@ -262,6 +270,19 @@ class Contents(Described):
         """The (very few) files whose own names look like those of windows."""
         paths = self.file_rows.column("path")
         return frozenset(paths.filter(pc.match_substring(paths, "#t=")).to_pylist())
+
+    def check_finished(self) -> None:
+        """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
+        planned = self.metadata.get("unfinished")
+        if not planned:
+            return
+        num_queries = 0
+        if self.queries is not None:
+            num_queries = len(self.queries)
+        raise ValueError(
+            f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
+            f"{planned}. Run the same `scalar eval embed` again to continue."
+        )
 
     def row_of(self, clip_id: str) -> int:
         """The index of a clip in the gallery; raises a KeyError if there is no clip of that name."""

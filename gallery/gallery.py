@@ -181,12 +181,6 @@ class Gallery(Contents):
 
     # Tables --------------------------------------------------------------------------------------------------------
 
-    def modality_embeds(self) -> torch.Tensor:
-        """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
-        if not self.parts:
-            raise ValueError("This gallery has no vectors: no clip was ever added to it.")
-        return embeds_of(self.clips)
-
     def hashes(self, among: Collection[str] | None = None) -> set[str]:
         """The hashes of the known media files; only those `among` the given ones, if any are given."""
         known = self.file_rows.column("sha256")
@@ -251,19 +245,6 @@ class Gallery(Contents):
             wrong = named(texts_of(self.queries, "query_id"), off_unit(text_embeds_of(self.queries)))
             if wrong:
                 raise ValueError(f"Vectors of queries in {self.path} must be of unit norm; wrong: {wrong}.")
-
-    def check_finished(self) -> None:
-        """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
-        planned = self.metadata.get("unfinished")
-        if not planned:
-            return
-        num_queries = 0
-        if self.queries is not None:
-            num_queries = len(self.queries)
-        raise ValueError(
-            f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
-            f"{planned}. Run the same `scalar eval embed` again to continue."
-        )
 
     def verify(self) -> int:
         """

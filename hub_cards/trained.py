@@ -20,13 +20,12 @@ from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from modeling_scalar.loading import load_config, load_processor
 from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method, method_title
 
 from .evidence.evaluations import (
     check_weights,
     eval_results,
     identifier,
-    method_title,
     read_result,
     read_results,
     tables,

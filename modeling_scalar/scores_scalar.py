@@ -650,6 +650,13 @@ def find_method(method: str, modalities: Sequence[str] | None = None, argument: 
     return entry
 
 
+def method_title(method: str) -> str:
+    """Return the title of a score in tables and cards; its name if it is not registered here."""
+    if method in METHODS:
+        return METHODS[method].title
+    return method
+
+
 # Weighted sums and single modalities --------------------------------------------------------------------------------
 
 
@@ -1168,6 +1175,6 @@ def paired_centroids(
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "kind_of", "make_options", "make_pairs", "min_norm_of", "off_unit", "paired_centroids",
-    "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
+    "find_method", "kind_of", "make_options", "make_pairs", "method_title", "min_norm_of", "off_unit",
+    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

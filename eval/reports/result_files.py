@@ -15,11 +15,6 @@ Run = Mapping[str, Any]
 R1 = "text_to_video_recall_at_1"
 
 
-def percent(rate: float) -> str:
-    """Format a masking rate for display."""
-    return f"{100 * rate:g} %"
-
-
 def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
     files = []
     # A file twice, given by itself and by its folder, counts once.
@@ -133,4 +128,4 @@ def load_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
     return dict(sorted(runs.items(), key=order))
 
 
-__all__ = ["R1", "Run", "check_comparable", "load_results", "percent", "read_results"]
+__all__ = ["R1", "Run", "check_comparable", "load_results", "read_results"]

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modeling_scalar.scores_scalar import METHODS
-
 _LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
 
 
@@ -234,11 +232,4 @@ def second_stage(
     return by_depth.get(depth, [])
 
 
-def method_title(method: str) -> str:
-    """Return the title of a score in tables and cards; its name if it is not registered here."""
-    if method in METHODS:
-        return METHODS[method].title
-    return method
-
-
-__all__ = ["check_result", "method_title", "second_stage"]
+__all__ = ["check_result", "second_stage"]

@@ -10,9 +10,8 @@ from itertools import repeat
 
 import pandas as pd
 
-from eval.reports.result_files import Run, percent
-from eval.reports.result_schema import method_title
-from modeling_scalar.scores_scalar import DIRECTIONS
+from eval.reports.result_files import Run
+from modeling_scalar.scores_scalar import DIRECTIONS, method_title
 
 ABSENT = "–"
 """The text of what was not measured."""
@@ -33,6 +32,11 @@ METRICS = {
 
 _FORMATS = {"gain": "{:+.1f}", "unscorable clips": "{:.0f}"}
 _LATEX = {"±": r"$\pm$", ABSENT: "--", "−": "$-$"}
+
+
+def percent(rate: float) -> str:
+    """Format a masking rate for display."""
+    return f"{100 * rate:g} %"
 
 
 # What was measured --------------------------------------------------------------------------------------------------
@@ -374,6 +378,7 @@ __all__ = [
     "differences",
     "first_stage",
     "means",
+    "percent",
     "report_tables",
     "run_name",
     "second_stage",

@@ -5,8 +5,7 @@ stage separates.
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-from eval.reports.result_files import percent
-from eval.reports.result_schema import method_title
+from eval.reports.tables import percent
 from evidence.reports.label_tables import (
     KEYS,
     Column,
@@ -21,6 +20,7 @@ from evidence.reports.label_tables import (
 )
 from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
 from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
+from modeling_scalar.scores_scalar import method_title
 
 
 def _label_rows(results: RunResults, rows_of: Callable[[Seeds], Iterable[Row]]) -> list[Row]:

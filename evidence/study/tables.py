@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from eval.protocol.statistics import sign_test
-from eval.reports.result_schema import method_title
 from evidence.reports.tables import Cell, MetricsTable, Row
+from modeling_scalar.scores_scalar import method_title
 
 from .corrected import CORRECTED
 from .differences import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from eval.reports.result_schema import check_result, method_title, second_stage
+from eval.reports.result_schema import check_result, second_stage
 from eval.reports.tables import report_tables
 from gallery.files import read_json
 
@@ -164,7 +164,6 @@ __all__ = [
     "check_weights",
     "eval_results",
     "identifier",
-    "method_title",
     "read_result",
     "read_results",
     "tables",
