@@ -17,7 +17,7 @@ import typer
 import commands.interrupts  # noqa: F401
 
 from .extras import missing_extra
-from .texts import plain, printable
+from .texts import print_message
 
 FAULT = 70
 """The exit code of a bug: EX_SOFTWARE in sysexits.h."""
@@ -64,17 +64,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
     if "torch" in sys.modules:
         kinds.append(sys.modules["torch"].OutOfMemoryError)
     return isinstance(error, tuple(kinds))
-
-
-def print_message(message: str) -> None:
-    """Print one line to stderr; characters that the terminal cannot print are escaped."""
-    typer.echo(plain(message, sys.stderr.encoding), file=sys.stderr)
-
-
-def print_lines(*lines: str) -> None:
-    """Print lines of a result to stdout, as [`print_message`] prints one."""
-    if lines:
-        typer.echo(printable(lines, sys.stdout.encoding))
 
 
 def _is_in_group() -> bool:
@@ -153,4 +142,4 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
-__all__ = ["FAULT", "Commands", "error_text", "print_lines", "print_message", "run_command", "user_errors"]
+__all__ = ["FAULT", "Commands", "error_text", "run_command", "user_errors"]

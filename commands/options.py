@@ -1,4 +1,4 @@
-"""Options shared by several packages, and commands whose options are the fields of a dataclass.
+"""Options shared by several packages, plugins, and commands whose options are the fields of a dataclass.
 
 `--help` lists an option under the heading named by its `rich_help_panel`.
 """

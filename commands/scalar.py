@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from .errors import print_lines, print_message, run_command
+from .errors import run_command
+from .texts import print_lines, print_message
 
 _SEARCH = "search.__main__"
 _COMMANDS = {

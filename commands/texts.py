@@ -1,5 +1,6 @@
-"""Text made safe to print in a terminal."""
+"""Text made safe to print in a terminal, and printed."""
 
+import sys
 import unicodedata
 
 _JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts and of emoji
@@ -26,4 +27,15 @@ def printable(lines: list[str] | tuple[str, ...], encoding: str | None = None) -
     return "\n".join(plain(line, encoding) for line in lines)
 
 
-__all__ = ["plain", "printable"]
+def print_message(message: str) -> None:
+    """Print one line to stderr; characters that the terminal cannot print are escaped."""
+    print(plain(message, sys.stderr.encoding), file=sys.stderr, flush=True)
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines of a result to stdout, as [`print_message`] prints one."""
+    if lines:
+        print(printable(lines, sys.stdout.encoding), flush=True)
+
+
+__all__ = ["plain", "print_lines", "print_message", "printable"]

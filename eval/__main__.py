@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
-from commands.errors import Commands, print_lines, run_command
+from commands.errors import Commands, run_command
 from commands.options import command_of
+from commands.texts import print_lines
 from eval.settings import (
     AuditConfig,
     CalibrateConfig,

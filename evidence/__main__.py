@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import typer
 
-from commands.errors import Commands, print_lines, run_command
+from commands.errors import Commands, run_command
 from commands.options import command_of
+from commands.texts import print_lines
 from evidence.reports.commands import register
 from evidence.settings import (
     ArchiveConfig,

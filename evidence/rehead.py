@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from commands.errors import print_message
+from commands.texts import print_message
 from gallery import stills, transcripts
 from gallery.columns import query_table, text_embeds_of
 from gallery.gallery import Gallery, GalleryWriter

@@ -8,7 +8,7 @@ spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a starting po
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import print_message
+from commands.texts import print_message
 from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model

@@ -11,8 +11,9 @@ from importlib import import_module
 
 import typer
 
-from commands.errors import Commands, print_lines, print_message, run_command
+from commands.errors import Commands, run_command
 from commands.options import command_of
+from commands.texts import print_lines, print_message
 
 from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, Push, SpacePush
 

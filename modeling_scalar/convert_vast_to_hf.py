@@ -23,8 +23,9 @@ from torch import nn
 from transformers import AutoTokenizer
 from typer import Option
 
-from commands.errors import print_lines, user_errors
+from commands.errors import user_errors
 from commands.options import command_of
+from commands.texts import print_lines
 
 from .configuration_scalar import ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor

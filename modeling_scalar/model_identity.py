@@ -1,4 +1,4 @@
-"""What options of commands name: a model, its device and precision, and plugins.
+"""What options of commands name: a model, its device and its precision.
 
 A model is identified from its small files, without reading weights or running code. The libraries torch and
 transformers, which take seconds to import, are imported where they are needed: a name that is wrong is refused before,

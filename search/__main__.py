@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commands.errors import Commands, print_lines, print_message, run_command
+from commands.errors import Commands, run_command
 from commands.options import command_of
+from commands.texts import print_lines, print_message
 
 from .addresses import TableAddress, is_address
 from .settings import (

@@ -10,7 +10,7 @@ from shlex import quote
 
 import torch
 
-from commands.errors import print_message
+from commands.texts import print_message
 from gallery.columns import check_modality
 from gallery.contents import is_gallery
 from gallery.decoding import Limits

@@ -30,8 +30,9 @@ from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 from typer import Option
 
-from commands.errors import print_lines, user_errors
+from commands.errors import user_errors
 from commands.options import Holdout, Plugins, WordsOf, command_of, load_plugins
+from commands.texts import print_lines
 from eval.benchmarks.clip_rows import read_row, text_columns
 from eval.benchmarks.registry import load_benchmark
 from eval.settings import Columns, OnError

@@ -18,7 +18,7 @@ import torch
 from peft import PeftModel
 from transformers import Trainer, set_seed
 
-from commands.errors import print_lines
+from commands.texts import print_lines
 from eval.benchmarks.clip_rows import clip_digests
 from gallery.decoding import sandboxed
 from gallery.files import write_json

@@ -22,8 +22,9 @@ from safetensors.torch import save
 from tqdm.auto import tqdm
 from typer import Option
 
-from commands.errors import print_lines, user_errors
+from commands.errors import user_errors
 from commands.options import Holdout, Plugins, command_of, load_plugins
+from commands.texts import print_lines
 from eval.settings import Columns
 from gallery.files import write_whole
 from gallery.provenance import versions

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import print_lines, print_message
+from commands.texts import print_lines, print_message
 from eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
 from eval.benchmarks.registry import load_split
 from eval.embedding.embed_dataset import embed_dataset

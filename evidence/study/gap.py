@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import normalize
 
-from commands.errors import print_lines
+from commands.texts import print_lines
 from eval.embedding.embeddings import Embeddings
 from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
 from eval.protocol.calibration import calibrate_embeddings

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatureExtractor
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.errors import print_message
+from commands.texts import print_message
 from eval.benchmarks.registry import load_benchmark
 from evidence.building import learn_vocabulary
 from evidence.fused import embed_whole

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands.errors import print_lines, print_message
+from commands.texts import print_lines, print_message
 from evidence.settings import StudyConfig
 
 from .collecting import collect, describe_clips, keep_second_stage
