@@ -15,12 +15,6 @@ from typer import Argument, Option
 from commands.options import Column, Given, Holdout, Plugins, WordsOf, columns_of, load_plugins
 from eval.protocol.missing import RATES, check_rate
 
-NO_CROSS_ENCODER = (
-    "The second stage needs a cross-encoder and clips to read: give a model whose text tower has cross-attention, "
-    "a benchmark and its root, even with --embeddings."
-)
-"""Why the second stage cannot be measured."""
-
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
 
@@ -260,7 +254,10 @@ class RunConfig(SourceConfig):
                 f"{unused} are settings of reading a benchmark: give a model, a benchmark and its root too."
             )
         if self.two_stage:
-            raise ValueError(NO_CROSS_ENCODER)
+            raise ValueError(
+                "The second stage needs a cross-encoder and clips to read: give a model whose text tower has "
+                "cross-attention, a benchmark and its root, even with --embeddings."
+            )
 
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""

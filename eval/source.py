@@ -8,10 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
+import modeling_scalar
 from eval.benchmarks.clip_rows import num_trained_on, query_kinds
 from eval.benchmarks.definition import Split, configure_processor
 from eval.benchmarks.registry import describe_benchmark, load_split
@@ -20,16 +21,17 @@ from eval.embedding.embeddings import Embeddings
 from eval.embedding.query_gallery import query_gallery
 from eval.protocol.first_stage import check_methods
 from eval.protocol.second_stage import TwoStage
-from eval.settings import NO_CROSS_ENCODER, RunConfig
 from gallery.contents import is_gallery
 from gallery.decoding import sandboxed
 from gallery.described import MODALITIES
 from gallery.gallery import Gallery
-from gallery.matching import measurable_policies
+from gallery.matching import check_can_match, measurable_policies
 from gallery.provenance import provenance_of
-from modeling_scalar import load_model
 from modeling_scalar.model_identity import default_device, identify, model_summary
 from modeling_scalar.scores_scalar import WEIGHING
+
+if TYPE_CHECKING:
+    from eval.settings import RunConfig
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def _files(split: Split) -> dict[tuple[str | None, str | None], str]:
     return files
 
 
-def _check_apart(config: RunConfig, reported: Split, other: Split) -> None:
+def _check_apart(config: "RunConfig", reported: Split, other: Split) -> None:
     # A clip is the same if its files are, whatever its id.
     theirs = _files(other)
     shared = [name for files, name in _files(reported).items() if files in theirs]
@@ -80,14 +82,14 @@ def _as_searched(gallery: Gallery, metadata: Mapping[str, Any]) -> dict[str, Any
 class Source:
     """A model with its processor, the clips to read, and the clips to choose the weight of the fusion on, if any."""
 
-    config: RunConfig
+    config: "RunConfig"
     model: PreTrainedModel
     processor: ProcessorMixin
     split: Split
     fusion_split: Split | None = None
 
     @classmethod
-    def open(cls, config: RunConfig) -> "Source":
+    def open(cls, config: "RunConfig") -> "Source":
         """
         Load the requested splits, then the model.
 
@@ -104,12 +106,12 @@ class Source:
             _check_apart(config, split, fusion_split)
 
         # Then the model, and a processor that reads files in other processes.
-        model, processor = load_model(config.model_path, device=default_device())
+        model, processor = modeling_scalar.load_model(config.model_path, device=default_device())
         logger.info("%s: %s.", config.model_path, model_summary(model))
         processor = configure_processor(sandboxed(processor, on_error=config.on_error), split.processing)
         source = cls(config, model, processor, split, fusion_split)
-        if (config.two_stage or fusion_split is not None) and not model.config.has_cross_attention:
-            raise ValueError(NO_CROSS_ENCODER)
+        if config.two_stage or fusion_split is not None:
+            check_can_match(model)
         if config.embeddings_path is None:
             check_methods(config.methods or (), model.config.modalities)
         return source
@@ -184,7 +186,7 @@ class Source:
         }
 
 
-def prepare(config: RunConfig) -> tuple[Embeddings, Source]:
+def prepare(config: "RunConfig") -> tuple[Embeddings, Source]:
     """
     Return the embeddings to measure, and the model and clips they belong to.
 

@@ -37,6 +37,15 @@ _SUBTITLES = ("subtitle_input_ids", "subtitle_attention_mask")
 _WITH_ZEROS = 2 ** len(MODALITIES)
 
 
+def check_can_match(model: "PreTrainedModel") -> None:
+    """Raise a ValueError unless a model has a cross-encoder."""
+    if not getattr(model.config, "has_cross_attention", False):
+        raise ValueError(
+            "The second stage needs a cross-encoder, which reads a text together with a clip; the model "
+            f"({type(model).__name__}) has none. Leave the second stage out."
+        )
+
+
 def measurable_policies(condition_on: Sequence[str]) -> tuple[str, ...]:
     """
     Return the policies that are defined for a cross-encoder.
@@ -321,6 +330,7 @@ def reranked_places(values: torch.Tensor, ties: torch.Tensor) -> torch.LongTenso
 
 __all__ = [
     "POLICIES",
+    "check_can_match",
     "check_depth",
     "check_policies",
     "check_weight",

@@ -16,21 +16,10 @@ from gallery.searcher import Clip
 from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from modeling_scalar.processing_scalar import Clip as ClipInputs
 
 _BATCH_SIZE = 8
 _NAMED = 3  # most clips named among those that keep their place
-
-
-def check_can_match(model: "PreTrainedModel") -> None:
-    """Raise a ValueError unless a model has a cross-encoder."""
-    if not getattr(model.config, "has_cross_attention", False):
-        raise ValueError(
-            f"The second stage needs a cross-encoder, which reads a text together with a clip; the model "
-            f"({type(model).__name__}) has none. Search without reranking."
-        )
 
 
 def rerank(
@@ -46,7 +35,8 @@ def rerank(
 
     Args:
         results (`list[Hits]`): with their `query`.
-        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder, see [`check_can_match`].
+        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder, see
+            [`~gallery.matching.check_can_match`].
         clips (`dict[str, Clip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
@@ -188,4 +178,4 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
     return matched.select(order, notes)
 
 
-__all__ = ["check_can_match", "rerank"]
+__all__ = ["rerank"]

@@ -25,7 +25,7 @@ from gallery.exact.blocks import Block, DamagedVectorsError, block_of
 from gallery.exact.ranking import rank
 from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
 from gallery.hits import HitLists, Hits, Texts
-from gallery.matching import check_depth
+from gallery.matching import check_can_match, check_depth
 from gallery.querying import (
     Likeness,
     QueryModel,
@@ -34,7 +34,6 @@ from gallery.querying import (
     query_like,
     split_queries,
 )
-from gallery.reranking import check_can_match
 from gallery.reranking import rerank as rerank_hits
 from gallery.rows import abbreviated, lists_of, strings, texts_of
 from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError

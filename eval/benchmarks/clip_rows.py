@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from transformers import ProcessorMixin
@@ -15,8 +15,10 @@ from eval.benchmarks.annotations import FEATURES, KIND
 from gallery.decoding import sandboxed
 from gallery.files import read_json
 from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 from modeling_scalar.scores_scalar import kind_of
+
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import Clip
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +123,7 @@ def group_rows(
     return list(clips.values()), list(captions.values()), list(captions), pairs
 
 
-def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> Clip:
+def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> "Clip":
     """
     Read the files of one row of a benchmark.
 
@@ -135,18 +137,18 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> 
         FileNotFoundError: a file does not exist.
         ValueError: a stream cannot be decoded. Both messages name the clip and its files.
     """
-    # The same path in both columns is the video's own audio track.
+    # The same path in both columns is the video's own audio track, which is read by default.
     video = clip["video_path"]
     audio = clip["audio_path"]
-    if audio is not None and audio == video:
-        audio = FROM_VIDEO
-    where = f"The clip {clip['video_id']!r} (video {video!r}, audio {clip['audio_path']!r})"
+    if audio is None or audio != video:
+        kwargs["audio"] = audio
+    where = f"The clip {clip['video_id']!r} (video {video!r}, audio {audio!r})"
     processor = sandboxed(processor)
     names = text_columns(clip, processor.modalities)
     if names:
         kwargs["texts"] = {name: clip[name] for name in names}
     try:
-        return processor.read_clip(video, audio=audio, subtitle=clip["subtitle"], **kwargs)
+        return processor.read_clip(video, subtitle=clip["subtitle"], **kwargs)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{where} names a file that does not exist: {error}") from error
     except MediaError as error:

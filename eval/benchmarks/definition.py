@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from datasets import Dataset
 
-from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
-from modeling_scalar.processing_scalar import ScalarProcessor
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import ScalarProcessor
 
 # Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as in VAST's evaluation. A
 # benchmark's own file has its differences.
@@ -71,7 +71,7 @@ def _settings(part: Any) -> dict[str, Any]:
     return settings
 
 
-def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any]) -> ScalarProcessor:
+def configure_processor(processor: "ScalarProcessor", processing: Mapping[str, Any]) -> "ScalarProcessor":
     """
     Create a processor with the settings of a benchmark's protocol.
 
@@ -86,7 +86,7 @@ def configure_processor(processor: ScalarProcessor, processing: Mapping[str, Any
     Raises:
         ValueError: a name is not a setting, or a value is out of range.
     """
-    if isinstance(processor, ScalarJointProcessor):
+    if hasattr(processor, "with_protocol"):  # of a joint encoder, which settles most of a protocol itself
         return processor.with_protocol(processing)
     # The current settings of the processor and of its two parts.
     settings = _settings(processor)

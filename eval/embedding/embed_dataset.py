@@ -6,7 +6,7 @@ read files and wait for decoders while the model computes.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from datasets import Dataset
@@ -25,17 +25,19 @@ from gallery.embedding import (
     read_batches,
 )
 from gallery.querying import embed_captions
-from modeling_scalar.processing_scalar import Clip
+
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import Clip
 
 Part = TypeVar("Part", ReadBatch, Embedded)
 
 
 def row_reader(
     processor: ProcessorMixin,
-) -> Callable[[dict[str, Any]], tuple[tuple[str, list[str]], Clip | None]]:
+) -> "Callable[[dict[str, Any]], tuple[tuple[str, list[str]], Clip | None]]":
     """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
 
-    def read(row: dict[str, Any]) -> tuple[tuple[str, list[str]], Clip | None]:
+    def read(row: dict[str, Any]) -> "tuple[tuple[str, list[str]], Clip | None]":
         # `None` in place of an empty clip, so that every clip keeps its place.
         clip = read_row(processor, row, processed=True)
         note = row["video_id"], clip.problems

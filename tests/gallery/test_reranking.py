@@ -19,6 +19,7 @@ from gallery.transcripts import Transcripts
 from modeling_scalar import ScalarModel
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.media_scalar import MediaError, names_subtitle_file
+from modeling_scalar.processing_scalar import FROM_VIDEO
 from modeling_scalar.scores_scalar import retrieval_scores
 from search.indexing import Indexer
 from search.sources import find_files
@@ -34,7 +35,7 @@ class FileProcessor(MemoryProcessor):
     reader, max_audio_seconds = SandboxedReader(), float("inf")
     rows = {}
 
-    def read_clip(self, video, audio=None, subtitle=None, processed=False):
+    def read_clip(self, video, audio=FROM_VIDEO, subtitle=None, processed=False):
         if processed and video in self.rows:
             row = self.rows[video]
             content = open(video, encoding="utf-8").read()
