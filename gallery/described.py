@@ -54,6 +54,11 @@ def fitted_to(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def reading_of(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """How much of each clip was read for a gallery: the settings of the processor that its metadata names."""
+    return {name: metadata[name] for name in ("num_frames", "max_audio_seconds") if name in metadata}
+
+
 def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips according to the metadata, by default the paper's; raises a ValueError if these are not
     names."""
@@ -200,5 +205,6 @@ __all__ = [
     "check_metadata",
     "fitted_to",
     "modalities_in",
+    "reading_of",
     "score_options_of",
 ]

@@ -4,8 +4,9 @@ A thread reads each clip, but a decoder, a separate process, does nearly all of 
 Clips keep their order: batches are consecutive items, even if some of them could not be read.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ import torch
 
 from gallery.columns import unit_vectors
 from gallery.decoding import Stop
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
+    from modeling_scalar.model_identity import ModelIdentity
     from modeling_scalar.processing_scalar import Clip
 
 Item = TypeVar("Item")
@@ -31,6 +34,31 @@ def check_reading(batch_size: int, num_workers: int) -> None:
     """Raise a ValueError unless `batch_size` and `num_workers` are at least 1."""
     if batch_size < 1 or num_workers < 1:
         raise ValueError(f"`batch_size` and `num_workers` must be at least 1, got {batch_size} and {num_workers}.")
+
+
+def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
+    """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
+    if identity.kind != "encoder" or tuple(modalities or PAPER_MODALITIES) == PAPER_MODALITIES:
+        return {}
+    return {"modalities": list(modalities)}
+
+
+def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None:
+    """
+    Make a processor read as much of each clip as [`~gallery.described.reading_of`] says.
+
+    Raises:
+        ValueError: the model hears no sound, or no more than that.
+    """
+    for name, value in reading.items():
+        most = processor.max_audio_seconds
+        has_sound = "audio" in processor.modalities
+        if name == "max_audio_seconds" and not (has_sound and value <= most < math.inf):
+            length = "nothing"
+            if has_sound:
+                length = f"{most:g} s"
+            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {length}. Omit it.")
+        setattr(processor, name, value)
 
 
 def _in_order(futures: Iterable[Future], ahead: int) -> Iterator[Any]:
@@ -213,9 +241,11 @@ __all__ = [
     "Embedded",
     "ReadBatch",
     "check_reading",
+    "configure",
     "embed_batches",
     "embed_clips",
     "in_background",
     "in_batches",
+    "modalities_option",
     "read_batches",
 ]

@@ -3,15 +3,14 @@
 Shapes: Q queries, D dimensions.
 """
 
-import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,15 +19,14 @@ from torch.nn.functional import normalize
 import modeling_scalar
 from gallery.columns import unit_vectors
 from gallery.decoding import tolerant
-from gallery.described import MODALITIES, Described
-from gallery.embedding import embed_clips
+from gallery.described import MODALITIES, Described, reading_of
+from gallery.embedding import configure, embed_clips, modalities_option
 from gallery.folding import folded
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, WEIGHING, off_unit
+from modeling_scalar.scores_scalar import WEIGHING, off_unit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
 
-    from modeling_scalar.model_identity import ModelIdentity
 
 _QUOTES = '"“”„‟«»'
 _QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
@@ -227,36 +225,6 @@ class LightQueryModel(QueryModel):
             return unit_vectors(self.text_encoder.embed(texts))
 
 
-def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
-    """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
-    if identity.kind != "encoder" or tuple(modalities or PAPER_MODALITIES) == PAPER_MODALITIES:
-        return {}
-    return {"modalities": list(modalities)}
-
-
-def reading_of(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """How much of each clip was read for a gallery: the settings of the processor that its metadata names."""
-    return {name: metadata[name] for name in ("num_frames", "max_audio_seconds") if name in metadata}
-
-
-def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None:
-    """
-    Make a processor read as much of each clip as [`reading_of`] says.
-
-    Raises:
-        ValueError: the model hears no sound, or no more than that.
-    """
-    for name, value in reading.items():
-        most = processor.max_audio_seconds
-        has_sound = "audio" in processor.modalities
-        if name == "max_audio_seconds" and not (has_sound and value <= most < math.inf):
-            length = "nothing"
-            if has_sound:
-                length = f"{most:g} s"
-            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {length}. Omit it.")
-        setattr(processor, name, value)
-
-
 def load_query_model(
     described: Described, model: str | os.PathLike | None = None, device: str | None = None
 ) -> QueryModel:
@@ -338,12 +306,9 @@ __all__ = [
     "NothingToCompareError",
     "QueryModel",
     "check_vectors",
-    "configure",
     "embed_captions",
     "load_query_model",
-    "modalities_option",
     "query_like",
-    "reading_of",
     "split_queries",
     "split_query",
 ]

@@ -21,6 +21,9 @@ LEAST = 2.0
 """Minimum length in seconds of a scene that becomes a window: a shorter one is joined to the next one, or, if it is
 the last, to the one before."""
 
+LONGEST_SCENE = 60.0
+"""Maximum length of a window that ends with a chapter or a scene, in seconds."""
+
 UNFINISHED = "not all of its windows are embedded yet"
 """The reason recorded for a file until they are."""
 

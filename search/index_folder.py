@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,29 +15,31 @@ from commands.texts import print_message
 from gallery.columns import check_modality
 from gallery.contents import is_gallery
 from gallery.decoding import Limits
-from gallery.described import LIMITS
+from gallery.described import LIMITS, reading_of
 from gallery.file_lists import is_table
 from gallery.gallery import Gallery, GalleryWriter, check_writable
 from gallery.provenance import pending_download, provenance_of
-from gallery.querying import reading_of
 from gallery.transcripts import SCREEN, SPEECH, Transcripts
-from gallery.windows import SCENES, SEGMENT
-from modeling_scalar.model_identity import LIGHT_MODALITIES, default_device, identify, is_light, model_summary
+from gallery.windows import LONGEST_SCENE, SCENES, SEGMENT
+from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, default_device, identify, is_light, model_summary
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .indexing import Indexer
 from .reading import default_workers, memory_of_decoders
-from .recognizers import downloaded_recognizer
-from .settings import DEFAULT_MODEL, LONGEST_SCENE, IndexConfig
 from .setup import Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import Report, Status
 from .watching import watch
 
+if TYPE_CHECKING:
+    from .settings import IndexConfig
+
+DEFAULT_MODEL = LIGHT
+"""The model of a new gallery; it needs neither training nor a download."""
 _INTERVAL = 5.0  # seconds between scans of watched folders
 
 
-def _model_of(config: IndexConfig, known: Gallery | None) -> str:
+def _model_of(config: "IndexConfig", known: Gallery | None) -> str:
     """The model that is named, or that of an existing gallery, or the default model."""
     if config.model is not None:
         return config.model
@@ -65,7 +68,7 @@ def _print_download(model: str) -> None:
     )
 
 
-def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool) -> None:
+def _choose_segment(writer: GalleryWriter, config: "IndexConfig", has_clips: bool) -> None:
     """Record in the metadata how files are cut; fixed once the gallery holds clips."""
     if config.segment is None and (has_clips or SEGMENT in writer.metadata):
         return
@@ -87,7 +90,7 @@ def _choose_segment(writer: GalleryWriter, config: IndexConfig, has_clips: bool)
     writer.metadata |= wanted
 
 
-def _reading(config: IndexConfig, known: Gallery | None) -> dict[str, float]:
+def _reading(config: "IndexConfig", known: Gallery | None) -> dict[str, float]:
     """How much of each clip the model sees and hears, where it is not the model's own; fixed for a gallery."""
     wanted = {}
     if config.frames is not None:
@@ -106,7 +109,7 @@ def _reading(config: IndexConfig, known: Gallery | None) -> dict[str, float]:
     return found
 
 
-def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple[str, ...] | None:
+def _modalities(config: "IndexConfig", model: str, known: Gallery | None) -> tuple[str, ...] | None:
     """The modalities of the gallery; `None` for those of the model."""
     further = list(config.text)
     if config.read_text:
@@ -130,7 +133,7 @@ def _modalities(config: IndexConfig, model: str, known: Gallery | None) -> tuple
 
 
 def _find(
-    config: IndexConfig, selection: FileSelection, columns: Sequence[str]
+    config: "IndexConfig", selection: FileSelection, columns: Sequence[str]
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
     """The files that exist, and the texts that are given for them, by lists or by another gallery."""
     files, texts = find_clips(config.paths, selection, columns)
@@ -177,7 +180,7 @@ def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
             )
 
 
-def _watch(config: IndexConfig, selection: FileSelection, indexer: Indexer) -> None:
+def _watch(config: "IndexConfig", selection: FileSelection, indexer: Indexer) -> None:
     """Keep a gallery up to date until Ctrl-C."""
 
     def update(files: list[str]) -> None:
@@ -193,7 +196,7 @@ def _watch(config: IndexConfig, selection: FileSelection, indexer: Indexer) -> N
         watch(lambda: find_files(config.paths, selection), update, _INTERVAL)
 
 
-def index_folder(config: IndexConfig) -> Report:
+def index_folder(config: "IndexConfig") -> Report:
     """
     Embed new and changed files into a gallery.
 
@@ -214,6 +217,8 @@ def index_folder(config: IndexConfig) -> Report:
         raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
     recognizer_name = None
     if config.transcribe == "":
+        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
+
         # Its folder instead of its Hub id, of which a newer revision could be downloaded.
         recognizer_name, folder = downloaded_recognizer()
         config = replace(config, transcribe=str(folder))

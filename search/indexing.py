@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tqdm import tqdm
@@ -28,14 +29,16 @@ from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of
 from modeling_scalar.media_scalar import Window
-from modeling_scalar.processing_scalar import ScalarProcessor
 from search.reading import Findings, Job, Reader, as_json, default_workers, joined, record_of
-from search.recognizers import Recognizer
 from search.screen import RapidOcrReader, Screen
 from search.sources import title_of_name
 from search.speech import Speech
 from search.states import FileState, Report, Status
 from search.vanished import deleted, is_gone
+
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import ScalarProcessor
+    from search.recognizers import Recognizer
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # for files read in windows
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
@@ -460,9 +463,9 @@ class Indexer:
         self,
         writer: GalleryWriter,
         model: PreTrainedModel,
-        processor: ScalarProcessor,
+        processor: "ScalarProcessor",
         *,
-        recognizer: Recognizer | None = None,
+        recognizer: "Recognizer | None" = None,
         line_reader: RapidOcrReader | None = None,
         batch_size: int = 8,
         num_workers: int | None = None,

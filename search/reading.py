@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -24,11 +25,13 @@ from gallery.gallery import MediaFile
 from gallery.transcripts import SCREEN
 from gallery.windows import NOTHING, SLIVER, seconds_of
 from modeling_scalar.media_scalar import Window
-from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 from search.recognised import RecognitionError
 from search.screen import Screen
 from search.sources import further_texts, title_of_name
 from search.speech import Speech
+
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
@@ -165,7 +168,7 @@ class Reader:
         speech ([`~search.speech.Speech`]), screen ([`~search.screen.Screen`]): the transcripts of the gallery.
     """
 
-    def __init__(self, processor: ScalarProcessor, speech: Speech, screen: Screen):
+    def __init__(self, processor: "ScalarProcessor", speech: Speech, screen: Screen):
         self.processor = processor
         self.speech = speech
         self.screen = screen
@@ -204,7 +207,7 @@ class Reader:
                 hints.append("it has pictures, see --read-text")
         return joined(hints)
 
-    def __call__(self, job: Job) -> tuple[Findings, Clip | None]:
+    def __call__(self, job: Job) -> "tuple[Findings, Clip | None]":
         """Read a window: returns the findings, and the clip, if there is one."""
         path = job.path
         # What the windows of one reading of a file share; only the latest findings are kept.

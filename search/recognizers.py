@@ -26,9 +26,6 @@ from modeling_scalar.media_scalar import SAMPLING_RATE
 
 from .recognised import RecognitionError
 
-MOST_SECONDS = 30.0
-"""Maximum seconds of sound per call of a recogniser: Whisper's window."""
-
 # Whisper's paper, section 4.5: gzip's ratio and the mean log-probability of a token that trigger another attempt.
 _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _REPEATED = 2.4
@@ -146,7 +143,7 @@ class SpeechRecognizer:
         Recognise the words of a stretch of speech.
 
         Args:
-            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most `MOST_SECONDS`.
+            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most [`~search.speech.MOST_SECONDS`].
 
         Returns:
             The words, in order.
@@ -284,7 +281,6 @@ def downloaded_recognizer() -> tuple[str, Path]:
 
 
 __all__ = [
-    "MOST_SECONDS",
     "FasterWhisperRecognizer",
     "Recognizer",
     "SpeechRecognizer",

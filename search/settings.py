@@ -21,10 +21,6 @@ from .addresses import TableAddress, is_address
 if TYPE_CHECKING:
     from gallery.searcher import Searcher
 
-LONGEST_SCENE = 60.0
-"""Maximum length of a window that ends with a chapter or a scene, in seconds."""
-DEFAULT_MODEL = "light"
-"""The default model of a new gallery; it needs neither training nor a download."""
 LEAST_TEMPERATURE = 1e-6
 """The lowest temperature of modality weights."""
 TOKEN_VARIABLE = "SCALAR_SERVICE_TOKEN"
@@ -243,7 +239,7 @@ class IndexConfig:
         _model(
             help="Model or adapter: a folder, a Hub id, or `light`, which needs no download: it embeds English texts, "
             "and pictures by what it recognises in them. "
-            f"By default the gallery's own, or {DEFAULT_MODEL} for a new one."
+            "By default the gallery's own, or light for a new one."
         ),
         Given(str | None, _check_model),
     ] = None
@@ -518,7 +514,6 @@ class GalleryConfig:
 
 __all__ = [
     "CONDITIONS",
-    "DEFAULT_MODEL",
     "GalleryConfig",
     "IndexConfig",
     "InfoConfig",

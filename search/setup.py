@@ -3,19 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 import modeling_scalar
 from gallery.decoding import Limits, sandboxed
-from gallery.querying import configure, modalities_option
+from gallery.embedding import configure, modalities_option
 from modeling_scalar.model_identity import identify
-from modeling_scalar.processing_scalar import ScalarProcessor
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
-from .recognizers import Recognizer, recognizer_of
 from .screen import RapidOcrReader
+
+if TYPE_CHECKING:
+    from modeling_scalar.processing_scalar import ScalarProcessor
+    from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+
+    from .recognizers import Recognizer
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Setup:
         recognizer_name (`str`, *optional*): its name in transcripts; by default `transcribe`.
         read_text (`bool`): read on-screen text.
         limits ([`~gallery.decoding.Limits`]): on reading a stream.
-        reading (`dict`): settings of the processor, see [`~gallery.querying.reading_of`].
+        reading (`dict`): settings of the processor, see [`~gallery.described.reading_of`].
     """
 
     gallery: Path
@@ -48,9 +52,9 @@ class Setup:
 class Loaded:
     """What a [`Setup`] names, loaded."""
 
-    model: ScalarRetrievalModel
-    processor: ScalarProcessor
-    recognizer: Recognizer | None
+    model: "ScalarRetrievalModel"
+    processor: "ScalarProcessor"
+    recognizer: "Recognizer | None"
     line_reader: RapidOcrReader | None
 
 
@@ -77,6 +81,8 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     # Recognisers make words where a file has none.
     recognizer = None
     if setup.transcribe is not None:
+        from .recognizers import recognizer_of  # not at the top: it imports what only transcribing needs
+
         if "subtitle" not in processor.modalities:
             raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
         name = setup.recognizer_name or setup.transcribe

@@ -12,10 +12,10 @@ from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 49,
-    "trainer.scalar_trainer": 45,
-    "eval.source": 55,
-    "search.index_folder": 58,
+    "trainer.run": 46,
+    "trainer.scalar_trainer": 42,
+    "eval.source": 45,
+    "search.index_folder": 44,
     "search.service.app": 47,
     "gallery.gallery gallery.searching": 38,
     "modeling_scalar.scores_scalar": 2,

@@ -342,7 +342,7 @@ def sounds(place, monkeypatch):
         return [Cue(0.0, 1.0, "an elephant in the kitchen")]
 
     recognise.name = "listener"
-    monkeypatch.setattr("search.setup.recognizer_of", lambda *_: recognise)
+    monkeypatch.setattr("search.recognizers.recognizer_of", lambda *_: recognise)
     return heard
 
 

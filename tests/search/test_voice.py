@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from search.voice import CHUNK, speech_probabilities, speech_stretches
+from search.speech import CHUNK, speech_probabilities, speech_stretches
 from tests.search.sounds import CHORD, HUM, RAIN, SPEECH
 
 PER_SECOND = SAMPLING_RATE / CHUNK
