@@ -4,8 +4,8 @@ What each run leaves in a small file says what is still to do, so the same comma
 on another machine that has these files. Clips and features are made where a run that is left needs them.
 
 Minutes of one core, by processor time: about 140 trainings of the tuning 135, 69 of the main comparison on two sets of
-clips 160, 6 second stages 15, 18 trainings on three levels of sharing 22, 12 of masked views 20, clips and stored
-features 28: 6.3 hours, 3.2 on two cores that do nothing else.
+clips 160, 6 second stages 15, 8 trainings on class labels 8, 18 on three levels of sharing 22, 12 of masked views 20,
+clips and stored features 28: 6.5 hours, 3.3 on two cores that do nothing else.
 """
 
 import signal
