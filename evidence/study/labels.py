@@ -17,13 +17,13 @@ from eval.embedding.embeddings import Embeddings
 from evidence.latent import latent_space
 from evidence.settings import LabelsConfig
 from evidence.study.ranks import own_ranks
+from evidence.study.results import BACK
 from evidence.study.towers import embed_stored
 from gallery.described import score_options_of
 from gallery.files import read_json, write_json
 from modeling_scalar import load_model
 
 _BENCHMARK = "miniature_classes"
-_BACK = "video_to_text"
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def accuracy(embeddings: Embeddings) -> float:
     options: dict[str, Any] = score_options_of(embeddings.metadata)
     method = options.pop("method")
     (ranks,) = own_ranks(embeddings, [embeddings.modality_mask], (method, options))
-    return 100 * (ranks[_BACK] == 1).double().mean().item()
+    return 100 * (ranks[BACK] == 1).double().mean().item()
 
 
 def main(config: LabelsConfig) -> None:
