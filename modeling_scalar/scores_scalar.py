@@ -586,7 +586,7 @@ class Method:
     uses_concat_heads: bool = False
     uses_hyperbolic_mix: bool = False
 
-    def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str] = PAPER_MODALITIES) -> torch.Tensor:
+    def covers(self, modality_mask: torch.Tensor, modalities: Sequence[str]) -> torch.Tensor:
         """Return for which clips `(V,)` the score is defined, from their mask `(V, M)` and the names along axis M."""
         names = list(modalities)
         # A clip needs one of the modalities that are read, and each of those that are needed.

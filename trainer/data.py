@@ -1,13 +1,15 @@
 """Training examples from the rows of a benchmark, in an order and with random frames that a resumed run repeats."""
 
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -21,15 +23,70 @@ from .identity import rows_sha256
 logger = logging.getLogger(__name__)
 
 
+def _distinct_batches(clips: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """
+    Divide examples into batches in which no clip repeats, in their order as far as that allows.
+
+    Args:
+        clips (`Sequence[int]`): The clip of each example.
+        sizes (`Sequence[int]`): The sizes of the batches; together at most the number of examples.
+
+    Returns:
+        `list[list[int]]`: The places of the examples in `clips`. No clip repeats in batches of one size if that is
+        possible at all; a batch that would otherwise be too small repeats some.
+    """
+    # The examples of each clip that are in no batch yet, in their order, and the clips by their number of examples.
+    places: dict[int, deque[int]] = {}
+    for place, clip in enumerate(clips):
+        places.setdefault(clip, deque()).append(place)
+    numbers = {clip: len(examples) for clip, examples in places.items()}
+    by_number = sorted(places, key=lambda clip: -numbers[clip])
+    passed: dict[int, None] = {}  # clips of which an example was passed over, in the order in which that happened
+    following = 0
+    batches = []
+    for index, size in enumerate(sizes):
+        batch: dict[int, int] = {}  # one example of each clip
+        # Clips that have an example for each batch left must be in all of them.
+        left = len(sizes) - index
+        for clip in by_number:
+            if numbers[clip] < left or len(batch) == size:
+                break
+            if len(places[clip]) >= left:
+                batch[clip] = places[clip].popleft()
+        # Then examples that were passed over, then those that follow.
+        for clip in list(passed):
+            if len(batch) < size and clip not in batch and places[clip]:
+                batch[clip] = places[clip].popleft()
+            if not places[clip] or places[clip][0] >= following:
+                del passed[clip]
+        while len(batch) < size and following < len(clips):
+            clip = clips[following]
+            if places[clip] and places[clip][0] <= following:  # not used yet
+                if clip in batch:
+                    passed[clip] = None
+                else:
+                    batch[clip] = places[clip].popleft()
+            following += 1
+        # Too few clips are left: take further examples of theirs, evenly.
+        examples = list(batch.values())
+        while len(examples) < size:
+            for clip in passed:
+                if places[clip] and len(examples) < size:
+                    examples.append(places[clip].popleft())
+        batches.append(examples)
+    return batches
+
+
 class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
     """
-    Global batches, of which each process takes a contiguous share.
+    Global batches, of which each process takes a contiguous share. Each clip is in a batch once, where there are
+    enough: its other captions would be wrong negatives of each other.
 
     The order depends only on the seed and the epoch, so a step sees the same examples on one process or on many, and
     in a resumed run.
 
     Args:
-        num_examples (`int`): The size of the data set.
+        clips (`torch.Tensor` of shape `(examples,)`): The number of each example's clip; see [`clips_of`].
         batch_size (`int`): The number of examples per step over all processes.
         seed (`int`): The seed of the order.
         drop_last (`bool`): Whether to drop the last, smaller batch. If not, its shares may differ by one, and the
@@ -42,25 +99,26 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
 
     def __init__(
         self,
-        num_examples: int,
+        clips: torch.Tensor,
         batch_size: int,
         seed: int,
         drop_last: bool = True,
         rank: int = 0,
         num_processes: int = 1,
     ):
-        self.num_examples = num_examples
-        self.batch_size = batch_size
+        self.clips = clips
         self.seed = seed
         self.rank = rank
         self.num_processes = num_processes
         self.epoch = 0
         # The last, smaller batch counts if it has an example for each process.
-        full, rest = divmod(num_examples, batch_size)
-        self._num_batches = full + int(rest >= num_processes and not drop_last)
-        if not self._num_batches:
+        full, rest = divmod(len(clips), batch_size)
+        self._sizes = [batch_size] * full
+        if rest >= num_processes and not drop_last:
+            self._sizes.append(rest)
+        if not self._sizes:
             raise ValueError(
-                f"{num_examples} training examples do not fill a batch of {batch_size}. Use a smaller "
+                f"{len(clips)} training examples do not fill a batch of {batch_size}. Use a smaller "
                 "`per_device_train_batch_size`, or `dataloader_drop_last: false`."
             )
 
@@ -69,13 +127,13 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self._num_batches
+        return len(self._sizes)
 
     def __iter__(self) -> Iterator[list[int]]:
         # A new order in each epoch, the same on all processes.
-        order = torch.randperm(self.num_examples, generator=derived_generator(self.seed, self.epoch))
-        for batch in order.split(self.batch_size)[: self._num_batches]:
-            yield batch.tensor_split(self.num_processes)[self.rank].tolist()
+        order = torch.randperm(len(self.clips), generator=derived_generator(self.seed, self.epoch))
+        for places in _distinct_batches(self.clips[order].tolist(), self._sizes):
+            yield order[places].tensor_split(self.num_processes)[self.rank].tolist()
 
 
 class Examples(torch.utils.data.Dataset):
@@ -105,6 +163,15 @@ class Examples(torch.utils.data.Dataset):
             if name not in ("video_path", "audio_path", KIND):
                 columns.append(self.rows[name])
         return {"training clips and captions": rows_sha256(*columns), "use of stored features": False}
+
+
+def clips_of(dataset: torch.utils.data.Dataset) -> torch.Tensor:
+    """Number the clips of a data set: `(examples,)`, equal for captions of one clip. Other data sets than
+    [`Examples`] have as many clips as examples."""
+    if not isinstance(dataset, Examples):
+        return torch.arange(len(dataset))
+    _, numbers = np.unique(list(dataset.rows["video_id"]), return_inverse=True)
+    return torch.from_numpy(numbers)
 
 
 class ClipDataset(Examples):
@@ -206,4 +273,4 @@ class ScalarDataCollator:
         return readable
 
 
-__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator"]
+__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "clips_of"]

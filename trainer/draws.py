@@ -80,7 +80,7 @@ def draw_negatives(
     Args:
         scores (`torch.Tensor` of shape `(rows, columns)`): The match of row i is column `offset + i`, never drawn;
             `-inf` for a pair without a score.
-        candidates (`torch.BoolTensor` of shape `(columns,)`): Columns that may be drawn.
+        candidates (`torch.BoolTensor` of shape `(rows, columns)` or `(columns,)`): Columns that may be drawn.
         draws (`torch.Tensor` of shape `(rows,)`): Uniform numbers in [0, 1), one per row, so that a row draws the same
             on any process.
         offset (`int`): The column of this process's first match.
@@ -132,7 +132,7 @@ def choose_pairs(
     """
     Choose matched pairs, texts with a negative clip, and negative texts with a clip, from the global batch.
 
-    A clip without condition tokens is in no pair.
+    A clip without condition tokens is in no pair, and a negative is of another clip.
 
     Args:
         batch ([`Batch`]): The embeddings of the step; b of the rows are on this process.
@@ -161,10 +161,12 @@ def choose_pairs(
     else:
         text_to_clip = batch.text_to_clip
         clip_to_text = batch.clip_to_text
-    # One hard negative in each direction: clips that have condition tokens, and any text.
-    wrong_clips = draw_negatives(text_to_clip, readable, draws[:, 0], offset, temperature)
-    any_text = torch.ones_like(readable)
-    wrong_texts = draw_negatives(clip_to_text, any_text, draws[:, 1], offset, temperature)
+    # One hard negative in each direction: clips that have condition tokens, and texts of other clips.
+    of_other_clips = torch.ones_like(text_to_clip, dtype=torch.bool)
+    if batch.same_clip is not None:
+        of_other_clips = ~batch.same_clip
+    wrong_clips = draw_negatives(text_to_clip, of_other_clips & readable, draws[:, 0], offset, temperature)
+    wrong_texts = draw_negatives(clip_to_text, of_other_clips, draws[:, 1], offset, temperature)
     # The three groups of pairs, without those that lack a negative or condition tokens.
     texts = torch.cat([own, own, wrong_texts])
     clips = torch.cat([own, wrong_clips, own])

@@ -16,6 +16,7 @@ def info_nce(
     temperature: float | torch.Tensor = 0.07,
     label_smoothing: float = 0.0,
     num_rows: float | None = None,
+    same_clip: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
     Cross-entropy of each row's match against all columns.
@@ -27,6 +28,8 @@ def info_nce(
         label_smoothing (`float`): The share of the target spread evenly over all columns.
         num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several processes,
             pass the mean number per process, so that the mean over processes is the mean over all rows.
+        same_clip (`torch.BoolTensor` of shape `(rows, columns)`, *optional*): Columns of the row's clip apart from its
+            match. They are left out, as if the row had fewer columns.
 
     Returns:
         `torch.Tensor`, a scalar: the mean over rows, log(columns) when all scores are equal.
@@ -41,9 +44,15 @@ def info_nce(
     if num_rows is None:
         num_rows = len(scores)
     targets = torch.arange(len(scores), device=scores.device) + offset
-    total = nn.functional.cross_entropy(
-        scores / temperature, targets, label_smoothing=label_smoothing, reduction="sum"
-    )
+    logits = scores / temperature
+    if same_clip is None:
+        total = nn.functional.cross_entropy(logits, targets, label_smoothing=label_smoothing, reduction="sum")
+        return total / max(num_rows, 1)
+    # The same over the other columns; cross_entropy would smooth over all.
+    log_shares = logits.masked_fill(same_clip, float("-inf")).log_softmax(dim=1)
+    match = log_shares.gather(1, targets[:, None]).squeeze(1)
+    mean = log_shares.masked_fill(same_clip, 0).sum(1) / (~same_clip).sum(1)
+    total = -((1 - label_smoothing) * match + label_smoothing * mean).sum()
     return total / max(num_rows, 1)
 
 
@@ -69,6 +78,7 @@ class AlignmentLoss(nn.Module):
         offset: int = 0,
         num_rows: float | None = None,
         temperature: torch.Tensor | None = None,
+        same_clip: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         Compute the loss of this process's rows.
@@ -78,7 +88,7 @@ class AlignmentLoss(nn.Module):
             clip_to_text (`torch.Tensor` of shape `(batch, texts)`): Rows of C transposed: this process's clips, each
                 aggregated separately for every text.
             offset (`int`): The index of this process's first row in the global batch.
-            num_rows (`float`, *optional*): See [`info_nce`].
+            num_rows (`float`, *optional*), same_clip (`(batch, clips)`, *optional*): See [`info_nce`].
             temperature (`torch.Tensor`, *optional*): A learned temperature instead of the fixed one.
 
         Returns:
@@ -86,7 +96,7 @@ class AlignmentLoss(nn.Module):
         """
         if temperature is None:
             temperature = self.temperature
-        settings = (offset, temperature, self.label_smoothing, num_rows)
+        settings = (offset, temperature, self.label_smoothing, num_rows, same_clip)
         return (info_nce(text_to_clip, *settings) + info_nce(clip_to_text, *settings)) / 2
 
 
@@ -233,25 +243,29 @@ class UniformityLoss(nn.Module):
         super().__init__()
         self.scale = scale
 
-    def forward(self, centroids: torch.Tensor) -> torch.Tensor:
+    def forward(self, centroids: torch.Tensor, clips: torch.Tensor | None = None) -> torch.Tensor:
         """
         Compute the term of a whole batch.
 
         Args:
             centroids (`torch.Tensor` of shape `(batch, dim)`): Unit norm, of all processes.
+            clips (`torch.LongTensor` of shape `(batch,)`, *optional*): The clip of each centroid. Those of one clip,
+                for different texts, are not pushed apart. By default all clips differ.
 
         Returns:
             `torch.Tensor`, a scalar in [-4 * scale, 0]: 0 if all are the same or there is only one clip.
         """
-        batch_size = len(centroids)
-        if batch_size < 2:
+        if clips is None:
+            clips = torch.arange(len(centroids), device=centroids.device)
+        same_clip = clips[:, None] == clips
+        num_pairs = (~same_clip).sum()
+        if not num_pairs:
             return centroids.sum() * 0
         # For unit vectors |u - v|^2 = 2 - 2 <u, v>, but a centroid of cancelling modalities is shorter.
         squared_norms = centroids.square().sum(1)
         distances = (squared_norms[:, None] + squared_norms - 2 * centroids @ centroids.T).clamp(min=0)
-        itself = torch.eye(batch_size, dtype=torch.bool, device=centroids.device)
-        exponents = (-self.scale * distances).masked_fill(itself, float("-inf"))
-        return exponents.flatten().logsumexp(0) - torch.log(exponents.new_tensor(batch_size * (batch_size - 1.0)))
+        exponents = (-self.scale * distances).masked_fill(same_clip, float("-inf"))
+        return exponents.flatten().logsumexp(0) - num_pairs.to(exponents.dtype).log()
 
 
 # Data-anchor matching (L_DAM of Eq. 10) ------------------------------------------------------------------------------
@@ -313,6 +327,7 @@ class PathwaysLoss(nn.Module):
         all_modality_mask: torch.Tensor,
         offset: int = 0,
         num_rows: float | None = None,
+        same_clip: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         Compute the mean over modalities of the loss among the clips that have it.
@@ -323,6 +338,7 @@ class PathwaysLoss(nn.Module):
             all_text_embeds, all_modality_embeds, all_modality_mask: The rows of all processes.
             offset (`int`): The index of this process's first row in the global batch.
             num_rows (`float`, *optional*): The mean number of rows per process; by default `batch`.
+            same_clip (`(batch, rows of all processes)`, *optional*): See [`info_nce`].
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
@@ -330,6 +346,8 @@ class PathwaysLoss(nn.Module):
         if num_rows is None:
             num_rows = len(text_embeds)
         targets = torch.arange(len(text_embeds), device=text_embeds.device) + offset
+        if same_clip is None:
+            same_clip = torch.zeros(len(targets), len(all_text_embeds), dtype=torch.bool, device=targets.device)
         processes = len(all_text_embeds) / num_rows
         total = text_embeds.new_zeros(())
         terms = 0
@@ -340,12 +358,13 @@ class PathwaysLoss(nn.Module):
                 continue
             # The mean over the rows of all processes, which may hold different numbers of them.
             num_present = (~absent).sum() / processes
-            # InfoNCE in both directions, where clips without the modality are no candidates.
+            # InfoNCE in both directions, where clips without the modality and the clip itself are no candidates.
+            left_out = absent | same_clip[rows]
             for queries, items in (
                 (text_embeds[rows], all_modality_embeds[:, modality]),
                 (modality_embeds[rows, modality], all_text_embeds),
             ):
-                logits = (queries @ items.T / self.temperature).masked_fill(absent, -1e30)
+                logits = (queries @ items.T / self.temperature).masked_fill(left_out, -1e30)
                 total = total + nn.functional.cross_entropy(logits, targets[rows], reduction="sum") / num_present
                 terms += 1
         return total / max(terms, 1)
@@ -438,6 +457,7 @@ class PMRLLoss(nn.Module):
         all_directions: torch.Tensor,
         offset: int = 0,
         num_rows: float | None = None,
+        same_clip: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
         Compute the sum of both terms of this process's rows.
@@ -449,6 +469,7 @@ class PMRLLoss(nn.Module):
             offset (`int`): The index of this process's first row in the global batch.
             num_rows (`float`, *optional*): Divides the sum over rows; by default their number. With several
                 processes, the mean number per process.
+            same_clip (`(batch, rows of all processes)`, *optional*): See [`info_nce`].
 
         Returns:
             `torch.Tensor`, a scalar, non-negative.
@@ -456,14 +477,14 @@ class PMRLLoss(nn.Module):
         if num_rows is None:
             num_rows = len(directions)
         # The first singular value should dominate the others of its row.
-        targets = torch.arange(len(directions), device=directions.device) + offset
+        first = torch.zeros(len(directions), dtype=torch.long, device=directions.device)
         dominance = nn.functional.cross_entropy(
-            singular_values / self.singular_value_temperature, torch.zeros_like(targets), reduction="sum"
+            singular_values / self.singular_value_temperature, first, reduction="sum"
         )
         # InfoNCE of the leading directions.
         with torch.autocast(device_type=directions.device.type, enabled=False):
             cosines = directions @ all_directions.T
-        contrast = nn.functional.cross_entropy(cosines / self.direction_temperature, targets, reduction="sum")
+        contrast = info_nce(cosines, offset, self.direction_temperature, num_rows=1, same_clip=same_clip)
         return (dominance + contrast) / num_rows
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from modeling_scalar.configuration_scalar import ScalarConfig
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_centroids, retrieval_scores
+from modeling_scalar.scores_scalar import CALIBRATION, METHODS, find_method, paired_centroids, retrieval_scores
 
 from .distributed import RowLayout
 from .losses import (
@@ -42,6 +42,7 @@ class Batch:
             `method` and `query_temperature`.
         affinities (`torch.Tensor` of shape `(B, B)`, *optional*): S* of the captions, 0 where unknown.
         temperature (`torch.Tensor`, *optional*): The learned contrastive temperature, if any.
+        clips (`torch.LongTensor` of shape `(B,)`, *optional*): The clip of each row, if clips may have several.
     """
 
     rows: RowLayout
@@ -52,6 +53,17 @@ class Batch:
     score_options: dict[str, Any] = field(default_factory=dict)
     affinities: torch.Tensor | None = None
     temperature: torch.Tensor | None = None
+    clips: torch.Tensor | None = None
+
+    @cached_property
+    def same_clip(self) -> torch.Tensor | None:
+        """Pairs of this process's rows and other rows of the same clip, `(b, B)`, which are no negatives. None if each
+        row is a clip of its own."""
+        if self.clips is None:
+            return None
+        same = self.clips[self.rows.local, None] == self.clips
+        same.diagonal(self.rows.offset).zero_()
+        return same
 
     @cached_property
     def all_texts(self) -> torch.Tensor:
@@ -157,6 +169,8 @@ class Objective(nn.Module):
             `dict`: The weight and the value, a scalar, of each term by name; it is logged as `loss_<name>`. The mean
             of a value over processes must be that of the whole batch, so a sum over this process's rows is divided by
             `batch.rows.mean`.
+
+        Pairs in `batch.same_clip`, if it is not None, are no negatives.
         """
         raise NotImplementedError
 
@@ -175,7 +189,7 @@ class ScalarObjective(Objective):
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
-        if METHODS[config.aggregation].weights is None:
+        if find_method(config.aggregation, config.modalities).weights is None:
             weighted = [name for name, method in METHODS.items() if method.weights]
             raise ValueError(
                 f"The objective 'scalar' needs centroids: `aggregation` must be one of {weighted}, got "
@@ -203,7 +217,7 @@ class ScalarObjective(Objective):
         rows = batch.rows
         # Eq. 6: texts and clips find each other by the score; Eq. 7: a reduced view keeps its centroid and score.
         alignment = self.alignment(
-            batch.text_to_clip, batch.clip_to_text, rows.offset, rows.mean, temperature=batch.temperature
+            batch.text_to_clip, batch.clip_to_text, rows.offset, rows.mean, batch.temperature, batch.same_clip
         )
         terms = {"align": (1.0, alignment)}
         if args.cross_arity_weight:
@@ -220,7 +234,7 @@ class ScalarObjective(Objective):
             loss = self.semantic(scores, affinities[rows.local], rows.mean, num_observed, batch.temperature)
             terms["sem"] = (args.semantic_weight, loss)
         if args.uniformity_weight:
-            terms["unif"] = (args.uniformity_weight, self.uniformity(batch.all_centroids))
+            terms["unif"] = (args.uniformity_weight, self.uniformity(batch.all_centroids, batch.clips))
         return terms
 
 
@@ -236,7 +250,8 @@ class ContrastiveObjective(Objective):
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
-        self.method = METHODS[config.aggregation]
+        self.method = find_method(config.aggregation, config.modalities)
+        self.modalities = tuple(config.modalities)
         if not self.method.is_trainable:
             trainable = [name for name, method in METHODS.items() if method.is_trainable]
             raise ValueError(
@@ -249,22 +264,26 @@ class ContrastiveObjective(Objective):
         """Compute the term of this process's rows."""
         text_to_clip = batch.text_to_clip
         clip_to_text = batch.clip_to_text
+        same_clip = batch.same_clip
         rows = batch.rows
         offset = rows.offset
         num_rows = rows.mean
         if self.method.scorable or self.method.needs or self.method.reads is not None:
             # Only clips that have a score: rows of this process, columns of all.
-            covered = self.method.covers(batch.all_masks[1])  # (B,)
+            covered = self.method.covers(batch.all_masks[1], self.modalities)  # (B,)
             own = covered[rows.local]  # (b,)
             text_to_clip = text_to_clip[own][:, covered]
             clip_to_text = clip_to_text[own][:, covered]
+            if same_clip is not None:
+                same_clip = same_clip[own][:, covered]
             if not covered.any():
                 nothing = 0 * (batch.texts.sum() + batch.modalities.sum())
                 return {"align": (1.0, nothing)}
             # The rows of processes before this one, and the mean number per process.
             offset = int(covered[: rows.offset].sum())
             num_rows = int(covered.sum()) / len(rows.counts)
-        return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, offset, num_rows, batch.temperature))}
+        settings = (offset, num_rows, batch.temperature, same_clip)
+        return {"align": (1.0, self.alignment(text_to_clip, clip_to_text, *settings))}
 
 
 class PMRLObjective(Objective):
@@ -280,7 +299,8 @@ class PMRLObjective(Objective):
         """Compute the term of this process's rows."""
         singular_values, directions = leading_directions(batch.texts, batch.modalities, batch.mask)
         rows = batch.rows
-        loss = self.loss(singular_values, directions, rows.gather(directions), rows.offset, rows.mean)
+        everything = rows.gather(directions)
+        loss = self.loss(singular_values, directions, everything, rows.offset, rows.mean, batch.same_clip)
         return {"pmrl": (1.0, loss)}
 
 
@@ -297,7 +317,8 @@ class PathwaysObjective(Objective):
         """Compute the term of this process's rows."""
         local = batch.texts, batch.modalities, batch.mask
         everything = batch.all_texts, batch.all_modalities, batch.all_masks[0]
-        return {"pathways": (1.0, self.loss(*local, *everything, batch.rows.offset, batch.rows.mean))}
+        rows = batch.rows
+        return {"pathways": (1.0, self.loss(*local, *everything, rows.offset, rows.mean, batch.same_clip))}
 
 
 OBJECTIVES: dict[str, type[Objective]] = {

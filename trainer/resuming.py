@@ -27,7 +27,7 @@ from .checkpoints import (
     remove_old,
     written_whole,
 )
-from .data import GlobalBatchSampler
+from .data import GlobalBatchSampler, clips_of
 from .distributed import rank, wait_for_all, world_size
 from .lora import without_adapter
 from .training_args import ScalarTrainingArguments
@@ -105,7 +105,7 @@ class ResumableTrainer(Trainer):
         if seed is None:
             seed = args.seed
         sampler = GlobalBatchSampler(
-            len(self.train_dataset),
+            clips_of(self.train_dataset),
             args.per_device_train_batch_size * world_size(),
             seed,
             args.dataloader_drop_last,

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import datasets
@@ -14,10 +15,10 @@ from transformers import PretrainedConfig
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, find_method, paired_weights
 
 from .callbacks import LoraRate
-from .data import Examples
+from .data import Examples, clips_of
 from .distributed import RowLayout, average_gradients, world_size
 from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
@@ -81,7 +82,7 @@ def _check_fit(
             "The objective needs `semantic_targets`: create them with `python -m trainer.semantic_targets`, or set "
             "`semantic_weight` to 0 to skip L_sem."
         )
-    if args.negatives_from == "paired" and METHODS[config.aggregation].weights is None:
+    if args.negatives_from == "paired" and find_method(config.aggregation, config.modalities).weights is None:
         raise ValueError(
             "`negatives_from: paired` needs centroids, which the score "
             f"{config.aggregation!r} does not have. Use `negatives_from: scores`."
@@ -165,6 +166,14 @@ class ScalarTrainer(ResumableTrainer):
             identity["semantic targets"] = self.semantic_targets.sha256()
         return identity
 
+    @cached_property
+    def _clips(self) -> torch.Tensor | None:
+        """The clip of each training example; None if no clip has several."""
+        clips = clips_of(self.train_dataset)
+        if len(clips.unique()) == len(clips):
+            return None
+        return clips
+
     # Optimizer ----------------------------------------------------------------------------------------------------
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
@@ -218,12 +227,17 @@ class ScalarTrainer(ResumableTrainer):
 
     def _batch(self, output: ScalarOutput, step: _Step) -> Batch:
         """The embeddings of the step, with what the objective needs to know of them."""
-        # S* of the captions of all processes (Eq. 8), once the warm-up is over.
+        # S* of the captions of all processes (Eq. 8), once the warm-up is over, and their clips.
+        device = output.text_embeds.device
+        needs_affinities = self.objective.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps
         affinities = None
-        if self.objective.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps:
+        clips = None
+        if needs_affinities or self._clips is not None:
             index = step.rows.gather(step.clip_index).cpu()
-            affinities = self.semantic_targets.affinities(index, index, self.args.semantic_temperature)
-            affinities = affinities.to(output.text_embeds.device)
+            if needs_affinities:
+                affinities = self.semantic_targets.affinities(index, index, self.args.semantic_temperature).to(device)
+            if self._clips is not None:
+                clips = self._clips[index].to(device)
         # The views M, in which some clips lose a modality.
         reduced_mask = reduced_views(
             output.modality_mask, step.full_probability, step.draws[:, :2], self.args.min_view_modalities
@@ -240,6 +254,7 @@ class ScalarTrainer(ResumableTrainer):
             score_options=self.scalar_model.score_options(),
             affinities=affinities,
             temperature=temperature,
+            clips=clips,
         )
 
     def _choose_pairs(self, batch: Batch, step: _Step, condition_mask: torch.Tensor) -> MatchingPairs:
@@ -380,11 +395,12 @@ class ScalarTrainer(ResumableTrainer):
         parts = {f"loss_{name}": loss for name, loss in losses.items()}
         parts["p_full"] = total.new_tensor(step.full_probability)
         # How the score weights the modalities of each clip for its own text (Eq. 2).
-        if METHODS[self.scalar_config.aggregation].weights:
-            temperature = centroid_temperature(self.scalar_config.aggregation, self.scalar_config.query_temperature)
-            calibration = {name: getattr(self.scalar_config, name) for name in CALIBRATION}
+        config = self.scalar_config
+        if find_method(config.aggregation, config.modalities).weights:
+            temperature = centroid_temperature(config.aggregation, config.query_temperature)
+            calibration = {name: getattr(config, name) for name in CALIBRATION}
             weights = paired_weights(batch.texts, batch.modalities, batch.mask, temperature, **calibration)
-            for index, name in enumerate(self.scalar_config.modalities):
+            for index, name in enumerate(config.modalities):
                 parts[f"weight_{name}"] = weights[:, index].mean()
             parts["weight_entropy"] = torch.special.entr(weights).sum(1).mean()
         if batch.temperature is not None:

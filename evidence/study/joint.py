@@ -25,7 +25,7 @@ from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProces
 from modeling_scalar.modeling_joint_scalar import ScalarJointModel
 from modeling_scalar.processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
 from modeling_scalar.retrieval_scalar import ScalarLogitScale
-from trainer.data import ClipDataset, GlobalBatchSampler, derived_generator
+from trainer.data import ClipDataset, GlobalBatchSampler, clips_of, derived_generator
 
 _PLACEHOLDERS = {
     "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
@@ -113,7 +113,7 @@ def train(
     present = torch.zeros(len(rows), len(_COLUMNS), dtype=torch.bool)
     for place, name in enumerate(_COLUMNS):
         present[:, place] = torch.tensor([value is not None for value in rows[name]])
-    sampler = GlobalBatchSampler(len(clips), batch_size, seed)
+    sampler = GlobalBatchSampler(clips_of(clips), batch_size, seed)
     scale = ScalarLogitScale()  # the learned temperature of InfoNCE
     parameters = [*model.parameters(), *scale.parameters()]
     steps = epochs * len(sampler)

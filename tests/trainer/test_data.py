@@ -1,13 +1,18 @@
 """The order of examples: the same on any number of processes, in any epoch that is run again."""
 
+from collections import Counter
+
+import datasets
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from trainer.data import GlobalBatchSampler
+from trainer.data import Examples, GlobalBatchSampler, clips_of
 
 
-def batches(num_processes=1, epoch=0, **options):
-    options = {"num_examples": 23, "batch_size": 6, "seed": 1, "drop_last": True} | options
+def batches(num_processes=1, epoch=0, num_examples=23, **options):
+    options = {"clips": torch.arange(num_examples), "batch_size": 6, "seed": 1, "drop_last": True} | options
     shares = []
     for rank in range(num_processes):
         sampler = GlobalBatchSampler(**options, rank=rank, num_processes=num_processes)
@@ -41,5 +46,46 @@ def test_no_process_is_left_with_nothing():
 
 def test_too_few_examples_are_refused():
     with pytest.raises(ValueError, match="per_device_train_batch_size"):
-        GlobalBatchSampler(5, 6, seed=0)
-    assert torch.tensor(list(GlobalBatchSampler(5, 6, seed=0, drop_last=False))).numel() == 5
+        GlobalBatchSampler(torch.arange(5), 6, seed=0)
+    assert len(batches(num_examples=5, drop_last=False)[0]) == 5
+
+
+def test_examples_of_different_clips_keep_their_drawn_order():
+    """Only a clip that would repeat is moved to a later batch."""
+    order = torch.tensor(sum(batches(num_examples=24), []))
+    clips = torch.arange(24)
+    clips[order[3]] = clips[order[1]]
+    moved = torch.tensor(sum(batches(clips=clips), []))
+    assert moved.tolist() == [*order[:3], *order[4:7], order[3], *order[7:]]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=12), st.integers(1, 9), st.integers(0, 2**32), st.booleans())
+def test_a_batch_draws_each_clip_once_where_that_is_possible(captions, batch_size, seed, drop_last):
+    """B clips for each of K batches are enough if the captions, at most K of a clip, fill them."""
+    clips = torch.arange(len(captions)).repeat_interleave(torch.tensor(captions))
+    clips = clips[torch.randperm(len(clips), generator=torch.Generator().manual_seed(seed))]
+    batch_size = min(batch_size, len(clips))
+    drawn = batches(clips=clips, batch_size=batch_size, seed=seed, drop_last=drop_last)
+    examples = Counter(sum(drawn, []))
+    full = len(clips) // batch_size
+    assert max(examples.values()) == 1
+    assert [len(batch) for batch in drawn[:full]] == [batch_size] * full
+    assert drop_last or len(examples) == len(clips)
+    if len(drawn) == full:
+        repeats = any(len(set(clips[batch].tolist())) < batch_size for batch in drawn)
+        assert repeats == (sum(min(number, full) for number in captions) < full * batch_size)
+
+
+def test_processes_share_batches_in_which_no_clip_repeats():
+    clips = torch.arange(24) % 12
+    one = batches(clips=clips)
+    assert batches(2, clips=clips) == one
+    assert all(len(set(clips[batch].tolist())) == 6 for batch in one)
+
+
+def test_rows_of_one_video_id_are_one_clip():
+    rows = datasets.Dataset.from_dict({"video_id": ["b", "a", "b", "c"], "caption": list("wxyz")})
+    clips = clips_of(Examples(rows))
+    assert clips[0] == clips[2] and len(clips.unique()) == 3
+    assert len(clips_of([0] * 3).unique()) == 3

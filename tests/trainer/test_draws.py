@@ -1,5 +1,6 @@
 """Who may lose a modality, which one, and how often; and from which scores wrong clips and texts are drawn."""
 
+import dataclasses
 import math
 
 import pytest
@@ -111,6 +112,28 @@ def test_negatives_are_drawn_by_the_matrix_that_is_asked_for(paired):
         differ += (draw_negatives(others, anyone, draws[:, 0]) != wrong_clips).sum().item()
         differ += (draw_negatives(others.T, anyone, draws[:, 1]) != wrong_texts).sum().item()
     assert differ > 10  # the other matrix would draw others
+
+
+def test_negatives_are_of_other_clips():
+    batch = make_batch()
+    batch.clips = torch.tensor([0, 1, 0, 2, 0, 1])
+    ids = torch.arange(SIZE)[:, None].expand(-1, 2)
+    readable = torch.ones(SIZE, 1, dtype=torch.bool)
+    met = torch.zeros(2)
+    for seed in range(20):
+        draws = uniform(SIZE, seed)
+        pairs = choose_pairs(batch, ids, torch.ones_like(ids), readable, draws, 0.07)
+        same_clip = batch.clips[pairs.input_ids[:, 0]] == batch.clips[pairs.clips]
+        assert torch.equal(same_clip, pairs.is_match) and len(same_clip) == 3 * SIZE
+        # Where all rows are clips of their own, these rows meet, as clips of a text and as texts of a clip.
+        plain = choose_pairs(make_batch(), ids, torch.ones_like(ids), readable, draws, 0.07)
+        same_clip = batch.clips[plain.input_ids[:, 0]] == batch.clips[plain.clips]
+        met += same_clip.view(3, SIZE)[1:].sum(1)
+    assert (met > 5).all()
+    # Of one clip alone there is no negative.
+    batch = dataclasses.replace(batch, clips=torch.zeros(SIZE, dtype=torch.long))
+    pairs = choose_pairs(batch, ids, torch.ones_like(ids), readable, uniform(SIZE, 0), 0.07)
+    assert pairs.is_match.all() and len(pairs.clips) == SIZE
 
 
 def test_negatives_follow_the_softmax_with_its_floor_and_are_never_the_match():

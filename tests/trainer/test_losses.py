@@ -2,6 +2,7 @@
 
 import doctest
 import math
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -23,7 +24,7 @@ from trainer.losses import (
     SemanticLoss,
     UniformityLoss,
 )
-from trainer.objectives import OBJECTIVES, Batch, ScalarObjective
+from trainer.objectives import OBJECTIVES, Batch, ContrastiveObjective, ScalarObjective
 from trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, ScalarTrainingArguments
 
 
@@ -48,6 +49,11 @@ class Drawn(NamedTuple):
     semantic_temperature: float
     calibration: float
     smoothing: float
+    clips: torch.Tensor | None  # (B,), of which some may have several texts; None if all differ
+
+    @property
+    def clip_of(self):
+        return range(len(self.texts)) if self.clips is None else self.clips.tolist()
 
 
 @st.composite
@@ -77,6 +83,7 @@ def drawn_batches(draw):
         semantic_temperature=draw(st.sampled_from((0.25, 0.5, 1.0))),
         calibration=draw(st.sampled_from((0.0, 0.3, 1.0))),
         smoothing=draw(st.sampled_from((0.0, 0.1))),
+        clips=draw(st.sampled_from((None, torch.randint(3, (size,), generator=random)))),
     )
 
 
@@ -87,20 +94,22 @@ def loop_centroid(text, embeds, temperature):
     return total / total.norm()
 
 
-def loop_info_nce(scores, temperature, smoothing):
-    total, size = 0.0, len(scores)
+def loop_info_nce(scores, temperature, smoothing, clips):
+    """Each row against its match and the columns of other clips."""
+    total = 0.0
     for i, row in enumerate(scores):
-        log_sum = math.log(sum(math.exp(score / temperature) for score in row))
-        for j, score in enumerate(row):
-            target = (1 - smoothing) * (j == i) + smoothing / size
-            total -= target * (score / temperature - log_sum)
-    return total / size
+        columns = [j for j in range(len(row)) if j == i or clips[j] != clips[i]]
+        log_sum = math.log(sum(math.exp(row[j] / temperature) for j in columns))
+        for j in columns:
+            target = (1 - smoothing) * (j == i) + smoothing / len(columns)
+            total -= target * (row[j] / temperature - log_sum)
+    return total / len(scores)
 
 
-def loop_alignment(scores, temperature, smoothing):
+def loop_alignment(scores, *settings):
     """The mean of both directions."""
     columns = [list(column) for column in zip(*scores, strict=True)]
-    return (loop_info_nce(scores, temperature, smoothing) + loop_info_nce(columns, temperature, smoothing)) / 2
+    return (loop_info_nce(scores, *settings) + loop_info_nce(columns, *settings)) / 2
 
 
 def loop_semantic(scores, drawn):
@@ -118,13 +127,14 @@ def loop_semantic(scores, drawn):
     return divergence / size + drawn.calibration * sum(errors) / len(errors)
 
 
-def loop_uniformity(centroids, scale=2.0):
-    total, size = 0.0, len(centroids)
-    for i in range(size):
-        for j in range(size):
-            if i != j:
-                total += math.exp(-scale * float((centroids[i] - centroids[j]).square().sum()))
-    return math.log(total / (size * (size - 1)))
+def loop_uniformity(centroids, clips, scale=2.0):
+    """Over the pairs of different clips; 0 if there are none."""
+    powers = []
+    for i in range(len(centroids)):
+        for j in range(len(centroids)):
+            if clips[i] != clips[j]:
+                powers.append(math.exp(-scale * float((centroids[i] - centroids[j]).square().sum())))
+    return math.log(sum(powers) / len(powers)) if powers else 0.0
 
 
 def loop_cross_arity(drawn):
@@ -145,7 +155,8 @@ def loop_pathways(drawn):
         rows = drawn.mask[:, m].nonzero().flatten()
         if len(rows):
             scores = drawn.texts[rows] @ drawn.modalities[rows, m].T
-            terms.append(loop_alignment(scores.tolist(), drawn.temperature, 0.0))
+            clips = [drawn.clip_of[row] for row in rows]
+            terms.append(loop_alignment(scores.tolist(), drawn.temperature, 0.0, clips))
     return sum(terms) / len(terms)
 
 
@@ -161,12 +172,11 @@ def test_the_terms_of_a_batch_equal_the_loops(drawn):
     scores = [[float(drawn.texts[i] @ centroids[i, j]) for j in size] for i in size]
     own = [[float(drawn.texts[i] @ centroids[j, j]) for j in size] for i in size]  # of each clip for its own text
     expected = {
-        "align": (1.0, loop_alignment(scores, drawn.temperature, drawn.smoothing)),
+        "align": (1.0, loop_alignment(scores, drawn.temperature, drawn.smoothing, drawn.clip_of)),
         "mask": (1.0, loop_cross_arity(drawn)),
         "sem": (1.0, loop_semantic(own, drawn)),
+        "unif": (0.1, loop_uniformity([centroids[j, j] for j in size], drawn.clip_of)),
     }
-    if len(size) > 1:
-        expected["unif"] = (0.1, loop_uniformity([centroids[j, j] for j in size]))
 
     args = ScalarTrainingArguments(
         output_dir="out",
@@ -178,15 +188,38 @@ def test_the_terms_of_a_batch_equal_the_loops(drawn):
         calibration_weight=drawn.calibration,
     )
     options = {"method": "scalar", "query_temperature": drawn.query_temperature}
-    batch = Batch(RowLayout((len(size),), 0), *drawn[:4], options, drawn.affinities)
+    batch = Batch(RowLayout((len(size),), 0), *drawn[:4], options, drawn.affinities, clips=drawn.clips)
     config = ScalarConfig(query_temperature=drawn.query_temperature)
     terms = ScalarObjective(args, config)(batch, 0)
     assert terms.keys() == {"align", "mask", "sem", "unif"}
     for name, (weight, loss) in expected.items():
         assert terms[name][0] == weight
         assert terms[name][1].item() == pytest.approx(loss, rel=1e-9, abs=1e-12), name
-    pathways = PathwaysLoss(drawn.temperature)(*drawn[:3], *drawn[:3])
+    pathways = PathwaysLoss(drawn.temperature)(*drawn[:3], *drawn[:3], same_clip=batch.same_clip)
     assert pathways.item() == pytest.approx(loop_pathways(drawn), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "names", [("video", "audio", "subtitle"), ("video", "subtitle", "audio"), ("audio", "x", "video")]
+)
+def test_the_contrastive_objective_reads_modalities_by_name(names):
+    """TRIANGLE's area of a text, a picture and a sound, among the clips that have both, whatever their order."""
+    texts, modalities, mask = make_rows()
+    clips = torch.tensor([0, 1, 0, 2, 1])
+    options = {"method": "triangle", "query_temperature": 0.1, "modalities": names}
+    args = ScalarTrainingArguments(output_dir="out", use_cpu=True, objective="contrastive")
+    config = SimpleNamespace(aggregation="triangle", modalities=names)
+    batch = Batch(RowLayout((5,), 0), texts, modalities, mask, mask, options, clips=clips)
+    ((_, loss),) = ContrastiveObjective(args, config)(batch, 0).values()
+    video, audio = names.index("video"), names.index("audio")
+    rows = (mask[:, video] & mask[:, audio]).nonzero().flatten().tolist()
+    assert 1 < len(rows) < 5
+    scores = []
+    for i in rows:
+        sides = [(texts[i] - modalities[j, video], texts[i] - modalities[j, audio]) for j in rows]
+        scores.append([-0.5 * math.sqrt(u @ u * (w @ w) - (u @ w) ** 2) for u, w in sides])
+    expected = loop_alignment(scores, 0.07, 0.1, clips[rows].tolist())
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_only_the_complete_score_is_a_fixed_reference():

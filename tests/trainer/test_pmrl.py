@@ -27,11 +27,14 @@ def loop_decomposition(texts, modalities, mask):
     return rows
 
 
-def loop_loss(rows, columns, offset, singular_value_temperature=0.05, direction_temperature=0.1):
+def loop_loss(rows, columns, offset, singular_value_temperature=0.05, direction_temperature=0.1, left_out=()):
+    """Without the pairs (row, column) that are left out."""
     total = 0.0
     for i, (values, direction) in enumerate(rows):
+        cosines = columns @ direction / direction_temperature
         total -= (values / singular_value_temperature).log_softmax(0)[0]
-        total -= (columns @ direction / direction_temperature).log_softmax(0)[offset + i]
+        total += torch.stack([cosines[j] for j in range(len(columns)) if (i, j) not in left_out]).logsumexp(0)
+        total -= cosines[offset + i]
     return total / len(rows)
 
 
@@ -57,6 +60,12 @@ def test_the_loss_equals_the_loop(temperatures):
     assert expected > 0.05
     loss = PMRLLoss(*temperatures)(singular_values, directions, directions)
     assert loss.item() == pytest.approx(expected, rel=1e-10)
+    # Captions of one clip are no negatives of each other.
+    same_clip = torch.zeros(len(MASKS), len(MASKS), dtype=torch.bool)
+    same_clip[0, 2] = same_clip[2, 0] = True
+    loss = PMRLLoss(*temperatures)(singular_values, directions, directions, same_clip=same_clip)
+    without = loop_loss(decomposition, columns, 0, *temperatures, left_out={(0, 2), (2, 0)}).item()
+    assert loss.item() == pytest.approx(without, rel=1e-10) and without < expected
 
 
 def test_gradients_equal_finite_differences_of_the_decomposition():

@@ -22,7 +22,7 @@ from trainer.data import ClipDataset, ScalarDataCollator
 from trainer.distributed import RowLayout
 from trainer.draws import derived_generator, reduced_views
 from trainer.lora import apply_adapters
-from trainer.losses import info_nce
+from trainer.losses import info_nce, leading_directions
 from trainer.objectives import Batch, Objective
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import ScalarTrainingArguments
@@ -68,6 +68,7 @@ def make_trainer(
     given_objective=None,
     semantic_targets=AFFINITIES,
     condition_on=("video", "audio"),
+    clips=None,
     **changes,
 ):
     torch.manual_seed(0)
@@ -92,7 +93,10 @@ def make_trainer(
     dtype = torch.float64 if double else torch.float32
     model = model.to(dtype)
     data = {"train_dataset": Batches(size, mask, dtype), "eval_dataset": eval_dataset}
-    return ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
+    trainer = ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
+    if clips is not None:
+        trainer._clips = torch.tensor(clips)
+    return trainer
 
 
 def collate(trainer, rows=4):
@@ -368,6 +372,7 @@ def assert_equal_steps(one, other):
 
 
 WHOLE = {"align", "mask", "sem", "unif", "dam"}
+CAPTIONS = {"rows": 9, "clips": [0, 1, 0, 2, 3, 0, 4, 1, 5]}  # three of the first clip, two of the second
 RATES = {"optim": "sgd", "learning_rate": 1.0, "lora_learning_rate": 0.1}
 BASELINE = {"rows": 9, "objective": "contrastive", "learnable_temperature": True}
 STEPS = {
@@ -385,6 +390,11 @@ STEPS = {
     "public code": ({"rows": 9, "min_view_modalities": 1, "negatives_from": "paired"} | RATES, WHOLE),
     "subtitle read": ({"rows": 9, "condition_on": ["video", "audio", "subtitle"]}, WHOLE),
     "subtitle read in parts": ({"rows": 9, "condition_on": list(MODALITIES), "mini_batch_size": 2}, WHOLE),
+    "captions": (CAPTIONS, WHOLE),
+    "captions in parts": (CAPTIONS | {"mini_batch_size": 2}, WHOLE),
+    "captions of pathways": (CAPTIONS | {"objective": "pathways"}, {"pathways", "dam"}),
+    "captions of pmrl": (CAPTIONS | {"objective": "pmrl", "aggregation": "pmrl"}, {"pmrl", "dam"}),
+    "captions of triangle": (CAPTIONS | BASELINE | {"aggregation": "triangle"}, {"align", "dam"}),
 }
 
 
@@ -429,6 +439,8 @@ def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one
     assert_equal_steps(one["ragged"], two["ragged in parts"])
     assert_equal_steps(one["plugin"], two["plugin in parts"])
     assert_equal_steps(one["subtitle read"], two["subtitle read in parts"])
+    assert_equal_steps(one["captions"], two["captions in parts"])
+    assert one["captions"]["loss"] < one["ragged"]["loss"]  # the same rows with fewer negatives
     assert any("subtitle_condition" in name for name in one["subtitle read"]["gradients"])
 
 
@@ -452,6 +464,40 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size)
         return step(trainer, batch, accumulation=2)
 
     assert_equal_steps(gradients(), gradients(mini_batch_size=size))
+
+
+@pytest.mark.parametrize(
+    ("objective", "aggregation"),
+    [
+        ("scalar", "scalar"),
+        ("contrastive", "gram"),
+        ("contrastive", "triangle"),
+        ("pmrl", "pmrl"),
+        ("pathways", "scalar"),
+    ],
+)
+def test_a_text_and_another_row_of_its_clip_do_not_meet_in_the_loss(tmp_path, objective, aggregation):
+    """Two rows, alone in a batch: as captions of one clip they have no negative, as two clips they have."""
+    settings = {"objective": objective, "aggregation": aggregation, "semantic_weight": 0.0, "double": True}
+    contrast, matching = [], []
+    for clips in ([7, 7], [7, 8]):
+        trainer = make_trainer(tmp_path, clips=clips, contrastive_label_smoothing=0.1, **settings)
+        output = trainer.model(**{k: v for k, v in collate(trainer, 2).items() if k != "clip_index"})
+        trainer.compute_loss(trainer.model, collate(trainer, 2))
+        terms = {name: value.item() for name, value in trainer.means.sums.items() if name.startswith("loss")}
+        if objective == "pmrl":  # less the term of each row alone
+            terms["loss_pmrl"] -= sum_of_dominance(output)
+        contrast.append({name: value for name, value in terms.items() if name not in ("loss_mask", "loss_dam")})
+        matching.append(terms["loss_dam"])
+    assert all(value == pytest.approx(0, abs=1e-9) for value in contrast[0].values()), contrast
+    assert all(abs(value) > 1e-5 for value in contrast[1].values())
+    assert matching[0] != matching[1]  # matched pairs alone, and both kinds
+
+
+def sum_of_dominance(output):
+    """The mean cross-entropy of the singular values of each row."""
+    values, _ = leading_directions(output.text_embeds, output.modality_embeds, output.modality_mask)
+    return -(values / 0.05).log_softmax(1)[:, 0].mean().item()
 
 
 def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_processor):
