@@ -13,7 +13,6 @@ from eval.benchmarks.registry import load_benchmark
 from eval.embedding.embed_dataset import embed_dataset
 from modeling_scalar import load_model
 from modeling_scalar.model_identity import device_of_name, model_summary
-from modeling_scalar.scores_scalar import retrieval_scores
 
 RATIO = 1.5
 """Tau divided by the standard deviation of the backbone's scores of unmatched pairs."""
@@ -65,9 +64,7 @@ def spread_of_model(
     rows = load_benchmark(benchmark, root, split)
     embeddings = embed_dataset(network, processor, rows.select(range(min(clips, len(rows)))))
     network.to("cpu")  # where the embeddings are; the score may have learned parameters
-    scores = retrieval_scores(
-        embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **network.score_options()
-    )
+    scores = network.compute_scores(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask)
     # Pairs of the benchmark match, all others do not.
     is_match = torch.zeros(scores.shape, dtype=torch.bool)
     is_match[embeddings.pairs[:, 0], embeddings.pairs[:, 1]] = True

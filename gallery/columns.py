@@ -32,7 +32,7 @@ import torch
 
 from gallery.exact.codes import Codes, encode
 from gallery.rows import abbreviated, modalities_of, strings
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, off_unit
+from modeling_scalar.scores_scalar import off_unit
 
 _CODES = "_codes"  # suffix of the columns with vectors in eight bits
 CODE_FACTS = ("code_scale", "code_error")
@@ -106,11 +106,11 @@ def clip_table(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
+    modalities: Sequence[str],
     problems: Sequence[Sequence[str]] | None = None,
     seconds: Sequence[float | None] | None = None,
     dtype: str | None = None,
     has_codes: bool = False,
-    modalities: Sequence[str] = PAPER_MODALITIES,
 ) -> pa.Table:
     """
     Lay out clips as they are stored.
@@ -119,11 +119,11 @@ def clip_table(
         clip_ids (`list[str]`): one per clip.
         modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): unit norm; absent rows count as zeros.
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): the modalities of each clip.
+        modalities (sequence of `str`): names of the M modalities.
         problems (`list`, *optional*): for each clip, what could not be read and counts as absent.
         seconds (`list`, *optional*): length of each clip, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
         has_codes (`bool`): add the vectors in eight bits, which speed up the search of large galleries.
-        modalities (sequence of `str`): names of the M modalities.
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes if there
@@ -290,7 +290,7 @@ def check_rows(
     clip_ids: Sequence[str],
     modality_embeds: torch.Tensor,
     modality_mask: torch.Tensor,
-    modalities: Sequence[str] = PAPER_MODALITIES,
+    modalities: Sequence[str],
 ) -> None:
     """
     Check embedded clips.

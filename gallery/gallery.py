@@ -392,7 +392,7 @@ class GalleryWriter(Writer):
         if twice:
             raise ValueError(f"A clip can be added once per commit; added again: {abbreviated(twice)}.")
         rows = clip_table(
-            clip_ids, modality_embeds, modality_mask, problems, seconds, self.dtype, self.has_codes, self.modalities
+            clip_ids, modality_embeds, modality_mask, self.modalities, problems, seconds, self.dtype, self.has_codes
         )
         # Append first, which checks the columns; then remove the clips that are replaced.
         self.append("clips", rows)

@@ -71,18 +71,18 @@ def check_policies(policies: Sequence[str], condition_on: Sequence[str]) -> None
 
 def clip_views(
     modality_mask: torch.Tensor,
+    modalities: Sequence[str],
     condition_on: Sequence[str],
     policy: str = "absent",
-    modalities: Sequence[str] = MODALITIES,
 ) -> torch.LongTensor:
     """
     Encode as a number what is visible of each clip to the cross-encoder.
 
     Args:
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): what may be visible of each clip.
+        modalities (`Sequence[str]`): the names along the axis M. Cross-encoders read only the paper's modalities.
         condition_on (`Sequence[str]`): what the cross-encoder reads, from the model's configuration.
         policy (`str`): one of [`POLICIES`].
-        modalities (`Sequence[str]`): the names along the axis M. Cross-encoders read only the paper's modalities.
 
     Returns:
         `torch.LongTensor` of shape `(clips,)`: equal where the same is visible in the same way, 0 where nothing is.

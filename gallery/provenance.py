@@ -122,9 +122,8 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
     training = None
     if recipe.is_file():
         training = read_json(recipe)
-    # How the model scores, in the form of JSON; the modalities have an entry of their own.
+    # How the model scores, in the form of JSON.
     score_options = model.score_options()
-    score_options.pop("modalities", None)
     for name, value in score_options.items():
         if isinstance(value, torch.Tensor):
             score_options[name] = value.item()

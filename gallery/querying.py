@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 import modeling_scalar
 from gallery.columns import unit_vectors
 from gallery.decoding import tolerant
-from gallery.described import MODALITIES, Described, reading_of
+from gallery.described import Described, reading_of
 from gallery.embedding import configure, embed_clips, modalities_option
 from gallery.folding import folded
 from modeling_scalar.scores_scalar import WEIGHING, off_unit
@@ -148,9 +148,8 @@ class QueryModel:
         self.model = model
         self.processor = processor
         self.lock = Lock()
-        # A gallery has its own modalities, with their own temperature, scale and offset.
-        own = (MODALITIES, *WEIGHING)
-        options = {name: value for name, value in model.score_options().items() if name not in own}
+        # A gallery has its own temperature, scale and offset.
+        options = {name: value for name, value in model.score_options().items() if name not in WEIGHING}
         self.method = options.pop("method")
         self.learned = {name: value.item() for name, value in options.items()}
 

@@ -73,7 +73,7 @@ def rerank(
     mask = []
     for has in presence.values():
         mask.append([has.get(name, False) for name in readable])
-    views = clip_views(torch.tensor(mask, dtype=torch.bool), condition_on, modalities=readable).tolist()
+    views = clip_views(torch.tensor(mask, dtype=torch.bool), readable, condition_on).tolist()
     reasons = {}
     for name, view in zip(names, views, strict=True):
         if not view:

@@ -240,12 +240,10 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     def score_options(self) -> dict[str, Any]:
         """Return the keyword arguments of [`~scores_scalar.retrieval_scores`] for this model: those of the
-        configuration, names of modalities other than the paper's, and for `"hypergram"` the learned scalars with
-        gradient."""
+        configuration, and for `"hypergram"` the learned scalars with gradient. The names of modalities are not among
+        them: embeddings have theirs."""
         # What the configuration sets, and what is learned.
         options: dict[str, Any] = {"method": self.config.aggregation} | self._weighing()
-        if tuple(self.config.modalities) != PAPER_MODALITIES:
-            options["modalities"] = self.config.modalities
         if find_method(self.config.aggregation, self.config.modalities).uses_hyperbolic_mix:
             options["hyperbolic_mix"], options["curvature"] = self.hyperbolic()
         return options
@@ -273,7 +271,8 @@ class ScalarRetrievalModel(PreTrainedModel):
             `torch.Tensor` of shape `(queries, clips)`, higher is better; `-inf` where the score is not defined.
         """
         options = self.score_options() | self._weighing(**weighing)
-        return retrieval_scores(text_embeds, modality_embeds, modality_mask, concat_embeds=concat_embeds, **options)
+        embeds = text_embeds, modality_embeds, modality_mask
+        return retrieval_scores(*embeds, concat_embeds=concat_embeds, modalities=self.config.modalities, **options)
 
     def compute_weights(
         self, text_embeds: torch.Tensor, modality_embeds: torch.Tensor, modality_mask: torch.Tensor, **weighing: Any

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 PAPER_MODALITIES = ("video", "audio", "subtitle")
-"""The default names of three modalities."""
+"""The modalities of the paper's model, in its order."""
 
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 """The modalities that the concatenation heads of a VAST checkpoint read, in their fixed order."""
@@ -526,8 +526,6 @@ def make_pairs(
     number = modality_embeds.shape[1]
     if modalities is None:
         modalities = ()
-        if number == len(PAPER_MODALITIES):
-            modalities = PAPER_MODALITIES
     elif len(modalities) != number or len(set(modalities)) != number:
         raise ValueError(f"`modalities` must be {number} different names, one for each, got {tuple(modalities)!r}.")
     if concat_embeds is not None and concat_embeds.shape != modality_embeds.shape:
@@ -927,6 +925,8 @@ def _concat_head(pairs: Pairs) -> torch.Tensor:
             '"concat_head" needs `concat_embeds`, which were not given. They come from a model with concatenation '
             "heads (`has_concat_heads`)."
         )
+    if pairs.clips.modalities != PAPER_MODALITIES:  # a head is chosen by the places of modalities in the mask
+        raise ValueError(f'"concat_head" needs the order {PAPER_MODALITIES}, got {pairs.clips.modalities}.')
     return pairs.text_embeds @ pairs.clips.cached(_concatenation).to(pairs.text_embeds.dtype).T
 
 
@@ -1018,8 +1018,7 @@ def retrieval_scores(
             per row. By default each clip has all.
         method (`str`): A key of [`METHODS`], or the name of a modality.
         query_temperature (`float`): See [`ScoreOptions`]; only `"scalar"` uses it.
-        modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name. By
-            default three are `("video", "audio", "subtitle")`; other numbers have no names.
+        modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name.
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): For `"concat_head"`, in the order of [`CONCATENATIONS`].
         **options: The other fields of [`ScoreOptions`].
 

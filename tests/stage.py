@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, ClapConfig, ClapModel, CLIPConfi
 from transformers.dynamic_module_utils import custom_object_save
 
 from eval.embedding.embeddings import Embeddings
-from modeling_scalar import load_model
+from modeling_scalar import MODALITIES, load_model
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 from tests.search.small_folder import run, write_clips
@@ -54,7 +54,7 @@ def _write_embeddings(folder: Path) -> None:
     pairs = torch.arange(8)[:, None].expand(-1, 2)
     metadata = {"model": "runs/miniature", "query_temperature": 0.1}
     mask = torch.ones(8, 3, dtype=torch.bool)
-    Embeddings(embeds[:, 0], embeds, mask, pairs, names, names, names, metadata=metadata).save(folder)
+    Embeddings(embeds[:, 0], embeds, mask, pairs, names, names, names, MODALITIES, metadata=metadata).save(folder)
 
 
 def set_up(folder: Path) -> Path:

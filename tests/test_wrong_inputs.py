@@ -16,7 +16,7 @@ from peft import LoraConfig, get_peft_model
 
 from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
-from modeling_scalar import load_model
+from modeling_scalar import MODALITIES, load_model
 from tests.conftest import ROOT
 from tests.disks import small_disk
 from tests.wrong_inputs import WRONG, fields
@@ -39,6 +39,7 @@ def _make_embeddings() -> Embeddings:
         clip_ids=names,
         query_ids=[f"{name}#0" for name in names],
         captions=[f"caption {name}" for name in names],
+        modalities=MODALITIES,
     )
 
 

@@ -38,8 +38,8 @@ class Batch:
         rows ([`RowLayout`]): How the B rows are spread over processes; b of them are on this one.
         texts (`torch.Tensor` of shape `(b, dim)`), modalities (`(b, M, dim)`), mask (`(b, M)`): The complete views.
         reduced_mask (`(b, M)`): The modalities of each clip's reduced view.
-        score_options (`dict`): The keyword arguments of `retrieval_scores` for the model's score. Centroids use its
-            `method` and `query_temperature`.
+        score_options (`dict`): The keyword arguments of `retrieval_scores` for the model's score and modalities.
+            Centroids use its `method` and `query_temperature`.
         affinities (`torch.Tensor` of shape `(B, B)`, *optional*): S* of the captions, 0 where unknown.
         temperature (`torch.Tensor`, *optional*): The learned contrastive temperature, if any.
         clips (`torch.LongTensor` of shape `(B,)`, *optional*): The clip of each row, if clips may have several.
@@ -251,7 +251,6 @@ class ContrastiveObjective(Objective):
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
         self.method = find_method(config.aggregation, config.modalities)
-        self.modalities = tuple(config.modalities)
         if not self.method.is_trainable:
             trainable = [name for name, method in METHODS.items() if method.is_trainable]
             raise ValueError(
@@ -270,7 +269,7 @@ class ContrastiveObjective(Objective):
         num_rows = rows.mean
         if self.method.scorable or self.method.needs or self.method.reads is not None:
             # Only clips that have a score: rows of this process, columns of all.
-            covered = self.method.covers(batch.all_masks[1], self.modalities)  # (B,)
+            covered = self.method.covers(batch.all_masks[1], batch.score_options["modalities"])  # (B,)
             own = covered[rows.local]  # (b,)
             text_to_clip = text_to_clip[own][:, covered]
             clip_to_text = clip_to_text[own][:, covered]

@@ -169,6 +169,8 @@ class ScalarTrainer(ResumableTrainer):
     @cached_property
     def _clips(self) -> torch.Tensor | None:
         """The clip of each training example; None if no clip has several."""
+        if self.train_dataset is None:  # the caller has batches of its own
+            return None
         clips = clips_of(self.train_dataset)
         if len(clips.unique()) == len(clips):
             return None
@@ -251,7 +253,7 @@ class ScalarTrainer(ResumableTrainer):
             modalities=output.modality_embeds,
             mask=output.modality_mask,
             reduced_mask=reduced_mask,
-            score_options=self.scalar_model.score_options(),
+            score_options=self.scalar_model.score_options() | {"modalities": self.scalar_config.modalities},
             affinities=affinities,
             temperature=temperature,
             clips=clips,
@@ -451,7 +453,6 @@ class ScalarTrainer(ResumableTrainer):
         # Rank them by the model's own score, with every modality that they have (missing rate 0).
         options = self.scalar_model.score_options()
         method = options.pop("method")
-        options.pop("modalities", None)  # the embeddings name theirs
         results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
         measured = results["rates"][0]["methods"][method]
         # Log them under the names with which callbacks and `metric_for_best_model` read them.

@@ -439,7 +439,7 @@ class ScalarSearch:
         if gallery is asked:
             clip_rows = text_rows
             text_rows = candidates
-        views = clip_views(gallery.mask, self.model.config.condition_on, modalities=self.modalities)
+        views = clip_views(gallery.mask, self.modalities, self.model.config.condition_on)
         views = views[clip_rows].where(torch.cat(allowed), 0)
         logits = match_logits(
             self.model,

@@ -43,12 +43,12 @@ class Embeddings:
             (row of `modality_embeds`). Every query has at least one; a clip may have none or several.
         clip_ids (`list[str]`), query_ids (`list[str]`): identifiers, each unique, in the order of the rows.
         captions (`list[str]`): the text of each query.
+        modalities (`tuple[str, ...]`): names of the M vectors of a clip.
         concat_embeds (`torch.FloatTensor` of shape `(clips, 3, dim)`, *optional*): output of the concatenation heads
             for each clip, in the order of `CONCATENATIONS`; zero where the clip lacks a modality of the head. Only
             some checkpoints have these heads, and only clips with the paper's modalities. Not saved in a gallery.
         problems (`list[str]`): what could not be read and counts as absent, each with the identifier of its clip.
         metadata (`dict`): origin of the embeddings, as JSON values.
-        modalities (`tuple[str, ...]`): names of the M vectors of a clip; by default the paper's three.
 
     Raises:
         ValueError: there are no queries or no clips, shapes do not match, an identifier repeats, a pair has no clip,
@@ -62,10 +62,10 @@ class Embeddings:
     clip_ids: list[str]
     query_ids: list[str]
     captions: list[str]
+    modalities: tuple[str, ...]
     concat_embeds: torch.Tensor | None = None
     problems: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
-    modalities: tuple[str, ...] = PAPER_MODALITIES
 
     def __post_init__(self) -> None:
         self.modalities = tuple(self.modalities)
@@ -212,7 +212,7 @@ class Embeddings:
 
         # Both tables in one commit, in place of an earlier gallery's.
         columns = self.clip_ids, self.modality_embeds, self.modality_mask
-        clips = clip_table(*columns, problems=problems, dtype=dtype, modalities=self.modalities)
+        clips = clip_table(*columns, self.modalities, problems, dtype=dtype)
         queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
         with GalleryWriter(folder) as writer:
             for name in TABLES:

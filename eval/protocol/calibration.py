@@ -21,7 +21,7 @@ from eval.protocol.first_stage import rank_pairs
 from eval.protocol.folds import by_group, deal, groups_of
 from eval.protocol.least_score import LeastScore
 from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import DIRECTIONS, PAPER_MODALITIES, WEIGHING, Pairs, make_pairs
+from modeling_scalar.scores_scalar import DIRECTIONS, WEIGHING, Pairs, make_pairs
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
 # Temperature of the likelihood: default and bounds.
@@ -71,7 +71,7 @@ class Calibration:
     measures: dict[str, dict[str, float]]
     num_queries: int
     num_clips: int
-    modalities: tuple[str, ...] = PAPER_MODALITIES
+    modalities: tuple[str, ...]
     least_score: LeastScore | None = None
 
     @property

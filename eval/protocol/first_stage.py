@@ -72,7 +72,7 @@ def measurable_methods(embeddings: Embeddings) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_methods(methods: Sequence[str], modalities: Sequence[str] = PAPER_MODALITIES) -> None:
+def check_methods(methods: Sequence[str], modalities: Sequence[str]) -> None:
     """Raise a ValueError unless every name is a registered method or one of the clips' modalities, and the clips have
     the modalities that the methods read."""
     known = tuple(dict.fromkeys((*METHODS, *modalities)))
@@ -95,7 +95,7 @@ def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) 
     return find_method(method, embeddings.modalities).covers(modality_mask, embeddings.modalities)
 
 
-def pathways(modalities: Sequence[str] = PAPER_MODALITIES) -> tuple[str, ...]:
+def pathways(modalities: Sequence[str]) -> tuple[str, ...]:
     """Return the methods that read a single modality, to compare joint scores with the best of them."""
     return tuple(name for name, method in _methods_of(modalities).items() if method.is_pathway)
 

@@ -302,7 +302,7 @@ class TwoStage:
         for policy in policies:
             for rate in rates:
                 self.settings.append((policy, rate))
-                views = clip_views(masks[rate], condition_on, policy, embeddings.modalities)
+                views = clip_views(masks[rate], embeddings.modalities, condition_on, policy)
                 for stage in stages[rate]:
                     requests.append(stage.requests(views))
                 if (policy, rate) == self._matched_setting:

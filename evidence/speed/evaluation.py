@@ -25,7 +25,7 @@ from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
 from eval.protocol.missing import RATES
 from evidence.speed.scoring import products
 from evidence.speed.settings import EvaluationConfig
-from modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores
+from modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips on which public code is timed
 
@@ -69,7 +69,9 @@ def make_embeddings(size: int, dim: int) -> Embeddings:
     texts = normalize(modalities.sum(1) + 5 * torch.randn(size, dim, generator=generator) / dim**0.5, dim=-1)
     ids = [f"video{index}" for index in range(size)]
     pairs = torch.arange(size)[:, None].expand(-1, 2)
-    return Embeddings(texts, modalities * mask[..., None], mask, pairs, ids, ids, ids, modalities.flip(2))
+    return Embeddings(
+        texts, modalities * mask[..., None], mask, pairs, ids, ids, ids, PAPER_MODALITIES, modalities.flip(2)
+    )
 
 
 def _cpu_time(function, *arguments, **options) -> float:
@@ -84,11 +86,11 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
     texts = embeddings.text_embeds
     modalities = embeddings.modality_embeds
     mask = embeddings.modality_mask
-    pairs = make_pairs(texts, modalities, mask, embeddings.concat_embeds).exact
+    pairs = make_pairs(texts, modalities, mask, embeddings.concat_embeds, PAPER_MODALITIES).exact
     # Public code does not support missing modalities, so it is timed on complete clips.
     complete = normalize(torch.randn(_PART, 3, dim, generator=torch.Generator().manual_seed(1)), dim=-1)
     for name, public in PUBLIC.items():
-        ours = retrieval_scores(texts[:50], complete, torch.ones(_PART, 3, dtype=torch.bool), name)
+        ours = retrieval_scores(texts[:50], complete, method=name, modalities=PAPER_MODALITIES)
         torch.testing.assert_close(public(texts[:50], complete), ours, atol=1e-4, rtol=0)
 
     methods = measurable_methods(embeddings)
@@ -100,7 +102,7 @@ def measure_scores(size: int, dim: int, rounds: int) -> None:
     for _ in range(rounds + 1):
         limit.append(_cpu_time(products, texts, modalities, mask))
         for name in methods:
-            options = {"method": name, "concat_embeds": embeddings.concat_embeds}
+            options = {"method": name, "concat_embeds": embeddings.concat_embeds, "modalities": PAPER_MODALITIES}
             alone.setdefault(name, []).append(_cpu_time(retrieval_scores, texts, modalities, mask, **options))
             # Has the products but no caches of other scores.
             fresh = Pairs(pairs.text_embeds, pairs.clips, pairs.options, pairs.similarities)

@@ -18,6 +18,7 @@ from gallery.contents import Contents
 from gallery.filters import ClipFacts, Filter
 from gallery.storage import Part
 from gallery.windows import SEGMENT
+from modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 FILTERS = {
     "pattern": Filter(paths="17/**"),
@@ -40,7 +41,7 @@ def main(config: FiltersConfig) -> None:
     # The same clips as whole files and as windows of them.
     for suffix in ("", "#t=0,30"):
         names = [path + suffix for path in paths]
-        clips = clip_table(names, torch.ones(count, 3, 1), mask, seconds=seconds)
+        clips = clip_table(names, torch.ones(count, 3, 1), mask, PAPER_MODALITIES, seconds=seconds)
         metadata = {}
         kind = "files"
         if suffix:

@@ -13,7 +13,7 @@ from eval.protocol.calibration import MEASURES, Calibration
 from eval.run import RunConfig, embeddings_of
 from gallery.described import score_options_of
 from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import load_model
+from modeling_scalar import MODALITIES, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores
@@ -33,7 +33,7 @@ def write_embeddings(folder, metadata, num_clips=60, gap=True):
     names = [f"{row}" for row in range(num_clips)]
     mask = torch.ones(num_clips, 3, dtype=torch.bool)
     pairs = torch.arange(num_clips)[:, None].expand(-1, 2)
-    Embeddings(texts, facts, mask, pairs, names, names, names, metadata=metadata).save(folder)
+    Embeddings(texts, facts, mask, pairs, names, names, names, MODALITIES, metadata=metadata).save(folder)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def gains(low, high):
     measure = {"before": 50.0, "after": 60.0, "difference": (low + high) / 2, "low": low, "high": high}
     after = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
     measures = dict.fromkeys(MEASURES, measure)
-    return Calibration({"query_temperature": 0.1}, after, [after, after], measures, 6, 6)
+    return Calibration({"query_temperature": 0.1}, after, [after, after], measures, 6, 6, MODALITIES)
 
 
 @pytest.fixture(scope="module")

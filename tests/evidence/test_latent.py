@@ -31,6 +31,7 @@ def make_classes(sizes=(5, 4, 6), strength=1.0, dim=12, seed=0, labels=("dog", "
         clip_ids=[f"clip{i}" for i in range(len(classes))],
         query_ids=[f"class{i}" for i in range(len(sizes))],
         captions=names,
+        modalities=MODALITIES,
     )
 
 

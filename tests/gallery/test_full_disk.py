@@ -12,6 +12,7 @@ from eval.embedding.embeddings import Embeddings
 from gallery.gallery import Gallery
 from gallery.repair import repair
 from gallery.storage import MANIFEST
+from modeling_scalar import MODALITIES
 from search.__main__ import app
 from tests.disks import small_disk
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
@@ -22,7 +23,7 @@ def save(folder):
     names, embeds, mask = make_clips(4)
     pairs = torch.tensor([[0, 0]])
     metadata = MADE_BY | {"is_saved": True}
-    Embeddings(make_queries(1), embeds, mask, pairs, names, ["q"], ["c"], metadata=metadata).save(folder)
+    Embeddings(make_queries(1), embeds, mask, pairs, names, ["q"], ["c"], MODALITIES, metadata=metadata).save(folder)
 
 
 def content(folder):

@@ -36,7 +36,7 @@ def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, mon
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     stored, mask = gallery.modality_embeds(), gallery.modality_mask
     assert len(gallery) == len(stored) == 113 and stored.dtype == getattr(torch, dtype)
-    scores = retrieval_scores(queries, stored.float(), mask, method, 0.1)
+    scores = retrieval_scores(queries, stored.float(), mask, method, 0.1, modalities=gallery.modalities)
     values, order = scores.sort(dim=1, descending=True, stable=True)
     for row, hits in enumerate(gallery.search(queries, k, method=method)):
         count = min(k, int((values[row] > -math.inf).sum()))

@@ -144,7 +144,8 @@ def test_clips_like_one_are_those_of_its_centroid_without_itself(tmp_path, metho
             continue
         centroid = normalize(embeds[row][mask[row]].sum(0), dim=-1)
         others = [other for other in rows if other != row]
-        scores = retrieval_scores(centroid[None].double(), embeds[others].double(), mask[others], method, 0.1)[0]
+        given = centroid[None].double(), embeds[others].double(), mask[others]
+        scores = retrieval_scores(*given, method, 0.1, modalities=MODALITIES)[0]
         best = scores.sort(descending=True, stable=True)
         count = int((best.values > -math.inf).sum())  # of those that have what the score needs
         hits = gallery.search(like=name, k=30, modalities=seen, method=method)

@@ -92,7 +92,7 @@ def evaluated(model, processor, rows, depth, weight=None, seen=MODALITIES):
     scores[:, empty] = -torch.inf
     nothing = torch.empty(0, 2, dtype=torch.long)
     candidates = first_candidates(scores, nothing, depth)
-    views = clip_views(mask, model.config.condition_on)
+    views = clip_views(mask, MODALITIES, model.config.condition_on)
     captions = torch.arange(len(rows))[:, None].expand_as(candidates)
     requests = torch.stack([captions, candidates, views[candidates]], dim=-1).flatten(0, 1)
     logits = match_logits(model, processor, make_clips(rows), embeddings.captions, requests, progress=False).view_as(

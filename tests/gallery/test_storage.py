@@ -188,9 +188,10 @@ from gallery.columns import clip_table
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
+from modeling_scalar import MODALITIES
 
 folder, parent = sys.argv[1], os.getpid()
-clip_table(*make_clips(8))  # what is slow the first time is done before children are forked
+clip_table(*make_clips(8), MODALITIES)  # what is slow the first time is done before children are forked
 
 
 def fork(function, *arguments):

@@ -25,11 +25,12 @@ from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from gallery.repair import repair
 from gallery.storage import read_manifest
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
+from modeling_scalar import MODALITIES
 
 folder, seconds = sys.argv[1], float(sys.argv[2])
 gallery.writing.SHARD_ROWS = 256
 PUT, CHANGED = 4, 2  # clips of a batch, and how many of an earlier one are put again with it
-clip_table(*make_clips(8))
+clip_table(*make_clips(8), MODALITIES)
 
 
 def vectors(seed, version):

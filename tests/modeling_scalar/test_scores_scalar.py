@@ -43,7 +43,8 @@ def random_clips(num_queries=7, num_clips=23, number=3, dim=24, seed=0, dtype=to
 
 def score(clips, method, **options):
     """Scores of every method, those by concatenation heads too."""
-    return retrieval_scores(*clips, method=method, concat_embeds=random_clips(seed=1)[1], **options)
+    names = {"modalities": MODALITIES} if clips[1].shape[1] == 3 else {}
+    return retrieval_scores(*clips, method=method, concat_embeds=random_clips(seed=1)[1], **names | options)
 
 
 def loop(texts, modalities, mask, temperature=0.1, modality_scale=None, modality_offset=None):
@@ -194,7 +195,7 @@ def test_concatenation_heads_are_chosen_by_what_a_clip_has_and_never_guessed():
     for clip in range(len(mask)):
         mask[clip, subsets[clip % len(subsets)]] = True
     filled = modalities.masked_fill(~mask[..., None], math.nan)
-    scores = retrieval_scores(texts, filled, mask, method="concat_head", concat_embeds=heads)
+    scores = retrieval_scores(texts, filled, mask, method="concat_head", concat_embeds=heads, modalities=MODALITIES)
     for clip in range(len(mask)):
         head = clip % len(subsets)
         expected = texts @ heads[clip, head] if head < 3 else torch.full((len(texts),), -math.inf)
@@ -239,7 +240,7 @@ def test_the_closed_form_compiles_to_one_graph_and_has_the_same_gradients():
 def test_nothing_to_score_is_no_scores(method, num_queries, num_clips):
     clips = torch.full((num_clips, 3, 4), 0.5), torch.ones(num_clips, 3, dtype=torch.bool)
     for direction in ("text_to_video", "video_to_text"):
-        options = {"method": method, "direction": direction, "concat_embeds": clips[0]}
+        options = {"method": method, "direction": direction, "concat_embeds": clips[0], "modalities": MODALITIES}
         scores = retrieval_scores(torch.full((num_queries, 4), 0.5), *clips, **options)
         assert scores.shape == (num_queries, num_clips)
 
@@ -276,11 +277,13 @@ def test_a_score_depends_on_what_it_says_it_reads_and_on_nothing_else(method):
     assert torch.equal(other, expected) != facts.uses_hyperbolic_mix
 
 
+@pytest.mark.parametrize("number", [3, 4])
 @pytest.mark.parametrize("names", [None, ["a", "b", "c", "d"]])
-def test_a_score_that_reads_modalities_by_name_needs_the_names(names):
+def test_a_score_that_reads_modalities_by_name_needs_the_names(number, names):
+    """Also of three: the paper's names are not guessed."""
     for method in sorted(NAMED):
         with pytest.raises(ValueError, match=method):
-            retrieval_scores(*random_clips(number=4), method=method, modalities=names)
+            retrieval_scores(*random_clips(number=number), method=method, modalities=names and names[:number])
 
 
 def test_names_say_where_a_modality_stands():
@@ -294,7 +297,8 @@ def test_names_say_where_a_modality_stands():
         assert torch.equal(find_method(name, names).covers(mask, names), here)
     three, hidden = clips[:, [3, 1, 0]], mask[:, [3, 1, 0]]
     kept = hidden.any(1)
-    expected = retrieval_scores(texts, three[kept], hidden[kept], "triangle")
+    paper = ("video", "audio", "title")
+    expected = retrieval_scores(texts, three[kept], hidden[kept], "triangle", modalities=paper)
     torch.testing.assert_close(retrieval_scores(texts, clips, mask, "triangle", modalities=names)[:, kept], expected)
 
 
@@ -391,9 +395,15 @@ def test_arrays_that_are_not_of_unit_norm_are_refused_by_row(value):
         retrieval_scores(texts, modalities)
 
 
+def test_concatenation_heads_of_another_order_are_refused():
+    names = ("video", "subtitle", "audio")
+    with pytest.raises(ValueError, match="needs the order"):
+        retrieval_scores(*random_clips(), method="concat_head", modalities=names, concat_embeds=random_clips()[1])
+
+
 def test_concatenation_heads_that_are_not_given_are_refused():
     with pytest.raises(ValueError, match="concat_embeds"):
-        retrieval_scores(*random_clips(), method="concat_head")
+        retrieval_scores(*random_clips(), method="concat_head", modalities=MODALITIES)
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0, math.nan, math.inf])

@@ -534,7 +534,9 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
         modalities = torch.zeros(4, 3, 4)
         modalities[:, 0] = eye[[0, 1, 2, 2]]
         ids = [str(i) for i in range(4)]
-        return Embeddings(eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), ids, ids, ids)
+        return Embeddings(
+            eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), *[ids] * 3, MODALITIES
+        )
 
     monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])

@@ -147,7 +147,7 @@ def our_metrics(embeddings, options, modalities, direction="text_to_video"):
     mask = embeddings.modality_mask & torch.tensor([name in modalities for name in MODALITIES])
     rows = mask.any(dim=1).nonzero().flatten()
     texts, clips = embeddings.text_embeds[rows], embeddings.modality_embeds[rows]
-    scores = retrieval_scores(texts, clips, mask[rows], direction=direction, **options)
+    scores = retrieval_scores(texts, clips, mask[rows], direction=direction, modalities=MODALITIES, **options)
     pairs = torch.arange(len(rows))[:, None].expand(-1, 2)
     return retrieval_metrics(relevant_ranks(scores if direction == "text_to_video" else scores.T, pairs))
 

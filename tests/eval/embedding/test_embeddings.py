@@ -9,6 +9,7 @@ from datasets import load_from_disk
 from eval.embedding.embeddings import Embeddings
 from gallery.columns import clip_table, query_table
 from gallery.gallery import GalleryWriter
+from modeling_scalar import MODALITIES
 from tests.eval.slow import make_embeddings
 
 DIM = 8
@@ -24,6 +25,7 @@ def parts(**changes):
         clip_ids=["ä", "b"],
         query_ids=["q", "r"],
         captions=["one", "zwei"],
+        modalities=MODALITIES,
     )
     return content | changes
 
@@ -157,7 +159,7 @@ def by_hand(folder, vectors=None, mask=None, names=("a", "b"), texts=None, clip_
         mask = torch.tensor([[True, False, True], [True, True, True]])
     texts = basis[:2] if texts is None else texts
     with GalleryWriter(folder, "float32") as writer:
-        writer.append("clips", clip_table(names, vectors, mask))
+        writer.append("clips", clip_table(names, vectors, mask, MODALITIES))
         writer.put_queries(query_table(["x", "y"], ["one", "two"], texts, clip_ids))
         writer.commit()
     return folder

@@ -13,6 +13,7 @@ from eval.protocol import calibration
 from eval.protocol.calibration import Likelihood, calibrate_embeddings, fit
 from eval.protocol.folds import groups_of
 from eval.protocol.statistics import paired_bootstrap
+from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 BEFORE = {"method": "scalar", "query_temperature": 0.1}
@@ -44,7 +45,8 @@ def made(gap=0.0, num_clips=90, captions_each=1, dim=48, seed=0):
     clips = [f"clip{row}" for row in range(num_clips)]
     queries = [f"query{row}" for row in range(len(rows))]
     pairs = torch.stack([torch.arange(len(rows)), rows], dim=1)
-    return Embeddings(texts.float(), (modalities * mask[..., None]).float(), mask, pairs, clips, queries, queries)
+    vectors = (modalities * mask[..., None]).float()
+    return Embeddings(texts.float(), vectors, mask, pairs, clips, queries, queries, MODALITIES)
 
 
 def test_with_a_modality_gap_the_calibrated_score_is_better():

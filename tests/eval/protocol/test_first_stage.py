@@ -14,6 +14,7 @@ from eval.protocol.first_stage import (
     relevant_weights,
 )
 from eval.protocol.missing import mask_modalities
+from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings, slow_ranks
 from tests.scores import METHODS
@@ -34,9 +35,8 @@ def random_embeddings(captions_each=3, several=False, heads=False):
 
 def slow_metrics(embeddings, mask, method, direction, **options):
     texts, clips = embeddings.text_embeds, embeddings.modality_embeds
-    scores = retrieval_scores(
-        texts, clips, mask, method, concat_embeds=embeddings.concat_embeds, direction=direction, **options
-    )
+    options |= {"concat_embeds": embeddings.concat_embeds, "modalities": embeddings.modalities}
+    scores = retrieval_scores(texts, clips, mask, method, direction=direction, **options)
     flipped = direction == "video_to_text"
     pairs = embeddings.pairs.flip(1) if flipped else embeddings.pairs
     metrics = retrieval_metrics(slow_ranks(scores.T if flipped else scores, pairs), pairs[:, 0])
@@ -56,7 +56,7 @@ def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(s
         mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, entry["rate"], 3)
         assert set(entry["methods"]) == set(METHODS)
         for method, metrics in entry["methods"].items():
-            expected = {"num_unscorable_clips": (~find_method(method).covers(mask)).sum().item()}
+            expected = {"num_unscorable_clips": (~find_method(method).covers(mask, MODALITIES)).sum().item()}
             for direction in DIRECTIONS:
                 expected |= slow_metrics(embeddings, mask, method, direction, **options)
             assert metrics == pytest.approx(expected), method

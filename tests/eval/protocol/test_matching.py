@@ -21,7 +21,7 @@ def every_request(rows, condition_on=PAPER):
     masks = product(*([False, True] if name in condition_on else [True] for name in MODALITIES))
     for policy, mask in product(measurable_policies(condition_on), masks):
         visible = torch.tensor(mask) & present
-        views = clip_views(visible, condition_on, policy)
+        views = clip_views(visible, MODALITIES, condition_on, policy)
         for caption, clip in product(range(len(rows)), repeat=2):
             requests.append([caption, clip, views[clip].item()])
             shown.append((visible[clip].tolist(), policy))
@@ -31,14 +31,16 @@ def every_request(rows, condition_on=PAPER):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_views_are_those_of_the_papers_modalities_wherever_they_stand(policy):
     mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
-    expected = clip_views(mask, PAPER, policy)
+    expected = clip_views(mask, MODALITIES, PAPER, policy)
     other = torch.ones(40, dtype=torch.bool)
     columns = torch.stack([other, mask[:, 1], mask[:, 2], other, mask[:, 0]], dim=1)
     names = ("title", "audio", "subtitle", "screen", "video")
-    assert torch.equal(clip_views(columns, PAPER, policy, names), expected) and len(expected.unique()) > 3
+    assert torch.equal(clip_views(columns, names, PAPER, policy), expected) and len(expected.unique()) > 3
     without = mask.clone()
     without[:, 0] = False
-    assert torch.equal(clip_views(columns[:, :4], PAPER, policy, names[:4]), clip_views(without, PAPER, policy))
+    assert torch.equal(
+        clip_views(columns[:, :4], names[:4], PAPER, policy), clip_views(without, MODALITIES, PAPER, policy)
+    )
 
 
 def match(model, processor, rows, requests, **options):
@@ -115,14 +117,14 @@ def test_logits_of_certain_pairs_keep_an_order(model, processor):
 
 def test_a_view_is_what_is_shown_and_how():
     mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1]]).bool()
-    absent, zeros = (clip_views(mask, PAPER, policy) for policy in POLICIES)
+    absent, zeros = (clip_views(mask, MODALITIES, PAPER, policy) for policy in POLICIES)
     assert absent[0] == absent[1] == zeros[0] == zeros[1]  # complete: nothing to hide or to fill
     assert absent[4] == 0 and len({*absent.tolist(), *zeros.tolist()}) == 7
-    assert len(set(clip_views(mask, MODALITIES).tolist())) == 5
+    assert len(set(clip_views(mask, MODALITIES, MODALITIES).tolist())) == 5
     with pytest.raises(ValueError, match="`policies` must be some of.*'mean'"):
-        clip_views(mask, PAPER, "mean")
+        clip_views(mask, MODALITIES, PAPER, "mean")
     with pytest.raises(ValueError, match="reads .*subtitle, `policies` must be some of.*'zeros'"):
-        clip_views(mask, MODALITIES, "zeros")
+        clip_views(mask, MODALITIES, MODALITIES, "zeros")
 
 
 def test_only_what_is_asked_for_is_read_and_no_more_at_once_than_a_batch(model, processor, monkeypatch):

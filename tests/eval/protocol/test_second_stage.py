@@ -96,7 +96,8 @@ def test_each_relevant_candidate_has_the_worst_rank_that_ties_allow(depth, weigh
 def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options, weight=None):
     """Both directions from the match of every single pair, alone or added to the score with a weight."""
     mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
-    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, mask, **score_options)
+    given = embeddings.text_embeds, embeddings.modality_embeds, mask
+    scores = retrieval_scores(*given, modalities=embeddings.modalities, **score_options)
     pairs, result, unread = embeddings.pairs.tolist(), {}, 0
 
     def matched(query, clip):
@@ -146,6 +147,7 @@ def make_set(model, processor, kind):
             clip_ids=embeddings.clip_ids,
             query_ids=labels,
             captions=labels,
+            modalities=embeddings.modalities,
         )
     return rows, embeddings
 

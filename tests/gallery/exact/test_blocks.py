@@ -21,7 +21,7 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     modalities = (modalities * mask[..., None]).to(dtype)
     monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
     monkeypatch.setattr("gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
-    expected = retrieval_scores(texts, modalities, mask, method)
+    expected = retrieval_scores(texts, modalities, mask, method, modalities=PAPER_MODALITIES)
     chunks = [tuple(column.contiguous() for column in chunk.unbind(1)) for chunk in modalities.split([20, 1, 20])]
     with torch.no_grad():
         clips = Block(
@@ -36,7 +36,7 @@ def test_a_part_of_the_clips_of_several_commits_is_the_same_part_of_each_column(
     embeds = normalize(torch.randn(20, 4, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
     mask, names = torch.arange(80).view(20, 4) % 7 > 0, tuple("abcd")
     tables = [
-        clip_table([str(row) for row in rows], embeds[rows], mask[rows], has_codes=True, modalities=names)
+        clip_table([str(row) for row in rows], embeds[rows], mask[rows], names, has_codes=True)
         for rows in torch.arange(20).split(6)
     ]
     block, vectors = block_of(list(map(Part, tables))), embeds * mask[..., None]

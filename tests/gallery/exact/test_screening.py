@@ -27,6 +27,7 @@ from gallery.exact.codes import encode, multiplies_eight_bits, rotation
 from gallery.exact.ranking import find_best, find_best_on_device, rank
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import Part
+from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
@@ -70,7 +71,7 @@ def make_block(kind: str, counts, dim: int, seed: int = 0, dtype="float16", numb
     for embeds, there in zip(vectors.split(counts), mask.split(counts), strict=True):
         names = [f"clip {row}" for row in range(len(there))]
         modalities = [f"modality {m}" for m in range(number)]
-        table = clip_table(names, embeds, there, dtype=dtype, has_codes=has_codes, modalities=modalities)
+        table = clip_table(names, embeds, there, modalities, dtype=dtype, has_codes=has_codes)
         removed = (torch.rand(len(there), generator=generator) < 0.1).nonzero()[:, 0].numpy()
         parts.append(Part(table, removed=removed.astype(np.int64)))
     return block_of(parts)
@@ -235,7 +236,9 @@ def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64(find):
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
     names, mask = [str(row) for row in range(2000)], torch.ones(2000, 3, dtype=torch.bool)
-    block = block_of([Part(clip_table(names, normalize(vectors, dim=-1), mask, dtype="float32", has_codes=True))])
+    block = block_of(
+        [Part(clip_table(names, normalize(vectors, dim=-1), mask, MODALITIES, dtype="float32", has_codes=True))]
+    )
     check(block, make_texts(block, 10, 0), 10, ScoreOptions(), find)
 
 
@@ -244,7 +247,7 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand(number):
     few, copies = make_vectors("random", 5, 33, 0, number), torch.randint(5, (401,))
     names, mask = [str(row) for row in range(401)], torch.ones(401, number, dtype=torch.bool)
     named = [f"modality {m}" for m in range(number)]
-    block = block_of([Part(clip_table(names, few[copies], mask, dtype="float32", modalities=named))])
+    block = block_of([Part(clip_table(names, few[copies], mask, named, dtype="float32"))])
     texts = normalize(torch.randn(30, 33), dim=-1)
     rows, queries = (torch.rand(401, 30) < 0.3).nonzero(as_tuple=True)
     scores, _ = exact_pairs(block, texts, queries, rows, ScoreOptions())
@@ -373,7 +376,7 @@ def test_a_vector_that_is_not_as_it_was_written_is_noticed_unless_it_may_not_be_
 
 @pytest.mark.parametrize(("name", "place"), [("gram", 1), ("code_scale", None), ("code_error", None)])
 def test_what_bounds_are_made_of_must_be_numbers(name, place):
-    table = columns.clip_table(*make_clips(4), has_codes=True)
+    table = columns.clip_table(*make_clips(4), MODALITIES, has_codes=True)
     values = np.array(table.column(name).to_pylist(), np.float32)
     values[(2, place) if place is not None else 2] = math.nan
     field = table.schema.field(name)
