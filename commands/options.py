@@ -54,6 +54,8 @@ def columns_of(given: Sequence[str]) -> dict[str, str]:
         name, _, own = part.partition("=")
         if not (name and own):
             raise ValueError(f"A column is given as NAME=COLUMN, such as video_id=clip; got {given}.")
+        if name in columns:
+            raise ValueError(f"The column {name!r} is given twice: {columns[name]!r} and {own!r}. Give one.")
         columns[name] = own
     return columns
 

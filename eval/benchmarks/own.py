@@ -176,21 +176,31 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
             clip["subtitle"] = words
 
 
+def _renamed(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's columns with `path` under its other name, `video_path`."""
+    given = dict(columns)
+    if set(FILE_COLUMNS) <= given.keys():
+        raise ValueError(f"`path` and `video_path` name the same column, the one of videos; got {given}. Give one.")
+    if "path" in given:
+        given["video_path"] = given.pop("path")
+    return given
+
+
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
     """Return the table's names of the columns of `FEATURES`."""
     # By default a column has the name of what it holds; a video may also be `path`.
     columns = {name: given.get(name, name) for name in (*FEATURES, *given)}
-    if "video_path" not in {*given, *names} and "path" in names:
+    if "video_path" not in {*given, *names}:
         columns["video_path"] = "path"
     # Without ids, the path is the id.
-    if "video_id" not in {*given, *names} and columns["video_path"] in names:
+    if "video_id" not in {*given, *names}:
         columns["video_id"] = columns["video_path"]
     needed = {columns[name] for name in ("video_id", "caption", *given)}
     lacking = sorted(needed.difference(names))
     if lacking:
         raise ValueError(
-            f"{source} has the columns {names}, but not {lacking}. Name the ones to use: "
-            "`--column caption=YOURS` on a command, `columns: {caption: YOURS}` in a recipe."
+            f"{source} has the columns {names}, but not {lacking}. Name yours for `caption`, and for `path` or "
+            "`video_id`: `--column path=YOURS` on a command, `columns: {path: YOURS}` in a recipe."
         )
     return columns
 
@@ -201,7 +211,7 @@ def _further_texts(given: Mapping[str, str]) -> list[str]:
     for name in names:
         if given[name] in (*FEATURES, *FILE_COLUMNS) or name == KIND or kind_of(name) != "text":
             raise ValueError(
-                f"`columns` can name {list(FEATURES)}, and texts that are further modalities, as in "
+                f"`columns` can name {['path', *FEATURES]}, and texts that are further modalities, as in "
                 f"title=heading; got {name}={given[name]}."
             )
         check_modality(name)
@@ -260,8 +270,8 @@ def load_own(
             hash of its id decides the side of a clip.
         words_of (`str` or `os.PathLike`, *optional*): a gallery of these files, whose transcripts are used as in
             a search.
-        columns (`Mapping`, *optional*): the table's column for each of `FEATURES` that it names differently, and for
-            further texts, by the names of their modalities: `{"title": "heading"}`.
+        columns (`Mapping`, *optional*): the table's column for each of `FEATURES`, or `path`, that it names
+            differently, and for further texts, by the names of their modalities: `{"title": "heading"}`.
             Paths are relative to the folder of the file; for a data set on the Hub, to the working directory.
         on_missing (`str`, defaults to "raise"): or "leave_out": clips with missing files.
 
@@ -273,7 +283,7 @@ def load_own(
         FileNotFoundError: the table does not exist, or files are missing.
         ValueError: a column is missing, a row is malformed, or rows of one clip differ.
     """
-    given = dict(columns or {})
+    given = _renamed(columns or {})
     texts = _further_texts(given)
     if holdout is not None and not 0 < holdout < 1:
         raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")

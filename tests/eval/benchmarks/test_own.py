@@ -175,8 +175,15 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "options", "message"),
     [
-        ("t.csv", "clip,caption\na,b\n", {}, r"has the columns \['clip', 'caption'\], but not \['video_id'\]"),
+        (
+            "t.csv",
+            "clip,caption\na,b\n",
+            {},
+            r"\['clip', 'caption'\], but not \['path'\]\. .* `path` or `video_id`",
+        ),
         ("t.csv", "video_id,caption\n", {"columns": {"id": "video_id"}}, "can name .*; got id=video_id"),
+        ("t.csv", "a,b\n", {"columns": {"path": "a", "video_path": "b"}}, "`path` and `video_path` name the same"),
+        ("t.csv", "a,b\n", {"columns": {"path": "c", "caption": "b"}}, r"columns \['a', 'b'\], but not \['c'\]"),
         ("t.csv", "video_id,caption\na,b,c\n", {}, "line 2: expected 2 cells, as in line 1, got 3"),
         ("t.json", '{"video_id": ["a"]}', {}, "expected a list of objects, one per row, got dict"),
         ("t.json", '[{"video_id": null, "caption": "a"}]', {}, "row 1: 'video_id' must be text, got None"),

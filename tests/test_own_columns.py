@@ -1,0 +1,89 @@
+"""Every documented column of a user's table can have another name, in every command that reads one."""
+
+import inspect
+import re
+import signal
+
+import pytest
+
+import modeling_scalar
+from commands.options import columns_of
+from eval.__main__ import app as eval_app
+from eval.benchmarks import own
+from tests.conftest import ROOT
+from trainer import cache_features, semantic_targets
+from trainer.__main__ import main as train
+
+PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+PARAGRAPH = re.search(r"\*\*Your own clips\*\*.*?\n\n", PAGE, re.DOTALL)[0]
+DOCUMENTED = re.findall(r"`(\w+)`", PARAGRAPH.partition("with the columns")[2].partition("Rename")[0])
+COMMANDS = ["audit", "calibrate", "embed", "run", "cache_features", "semantic_targets", "train"]
+
+
+class Read(BaseException):
+    """The rows that a command has read; it ends the command."""
+
+
+def start(command, root, columns, folder):
+    """Run a command on a table."""
+    place = ["--benchmark", "own", "--root", str(root)]
+    model = ["--model", str(folder)]  # any folder, as no model is loaded
+    output = ["--output", str(folder / "out")]
+    if command == "train":
+        run = ["--output_dir", str(folder / "out"), "--use_cpu", "true"]
+        return train([*model, *place, *run, "--columns", ",".join(columns)])
+    app, arguments = eval_app, [command]
+    if command in ("cache_features", "semantic_targets"):
+        app, arguments = {"cache_features": cache_features, "semantic_targets": semantic_targets}[command].app, []
+    if command not in ("audit", "semantic_targets"):
+        arguments += model
+    if command != "audit":
+        arguments += output
+    for column in columns:
+        arguments += ["--column", column]
+    return app([*arguments, *place])
+
+
+def test_the_documented_columns_are_those_of_the_benchmark():
+    assert sorted(DOCUMENTED) == sorted(["path", *own.FEATURES])
+
+
+def test_these_are_all_commands_that_take_columns():
+    apps = [eval_app, cache_features.app, semantic_targets.app]
+    taking = []
+    for app in apps:
+        for command in app.registered_commands:
+            if "columns" in inspect.signature(command.callback).parameters:
+                taking.append(command.callback.__name__)
+    assert len(taking) == len(COMMANDS) - 1
+    assert set(taking) - {"main"} == set(COMMANDS[:4])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("column", DOCUMENTED)
+def test_a_documented_column_can_have_another_name(tmp_path, monkeypatch, command, column):
+    monkeypatch.setattr(modeling_scalar, "load_model", lambda *_, **__: (None, None))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # a training would keep its handlers
+
+    def read(rows, *_):
+        raise Read(rows)
+
+    monkeypatch.setattr(own, "dataset_from_rows", read)
+    (tmp_path / "a.mp4").touch()
+    cells = {"caption": "a dog", "path": "a.mp4", "audio_path": "a.wav", "subtitle": "sit"}
+    if column in ("video_id", "video_path"):
+        cells["video_path" if column == "video_path" else "video_id"] = cells.pop("path")
+    names = [{column: "theirs"}.get(name, name) for name in cells]
+    table = tmp_path / "t.csv"
+    table.write_text(",".join(names) + "\n" + ",".join(cells.values()) + "\n")
+    with pytest.raises(Read) as ended:
+        start(command, table, [f"{column}=theirs"], tmp_path)
+    ((row,),) = ended.value.args
+    assert (row["video_id"], row["caption"], row["audio_path"], row["subtitle"]) == ("a.mp4", "a dog", "a.wav", "sit")
+    if column != "video_id":
+        assert row["video_path"] == "a.mp4"
+
+
+def test_a_column_given_twice_is_refused():
+    with pytest.raises(ValueError, match="'caption' is given twice: 'a' and 'b'"):
+        columns_of(["caption=a", "caption=b"])
