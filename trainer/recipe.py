@@ -1,9 +1,12 @@
 """Recipes: YAML files of fields, command-line overrides and checked values."""
 
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import wraps
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 from datasets import Dataset
 from transformers import HfArgumentParser
@@ -17,6 +20,8 @@ from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .recipe_files import find_packaged, read_recipe, unknown_field
 from .training_args import ScalarTrainingArguments
+
+logger = logging.getLogger("train")
 
 
 def _split(text: str | None) -> list[str]:
@@ -131,6 +136,59 @@ class RunArguments:
                 "number)."
             )
 
+    def fit_batch(self, training: ScalarTrainingArguments, rows: Dataset) -> None:
+        """
+        Lower `per_device_train_batch_size` to the number of training clips, if they are the user's own and fewer.
+
+        Raises:
+            ValueError: If the rows do not fill a batch, whose size is that of a benchmark or required.
+        """
+        if not training.dataloader_drop_last:  # a smaller batch counts
+            return
+        size = training.per_device_train_batch_size * training.world_size
+        num_clips = len(set(rows["video_id"]))  # a batch holds a clip once
+        share = num_clips // training.world_size
+        can_fit = self.benchmark == "own" and self.global_batch_size is None and share > 0 and num_clips > 1
+        if can_fit and share < training.per_device_train_batch_size:
+            training.per_device_train_batch_size = share
+            fitted = share * training.world_size
+            logger.info("There are %d training clips: a batch has %d of them, not %d.", num_clips, fitted, size)
+        elif len(rows) < size:
+            raise ValueError(
+                f"{len(rows)} training examples do not fill a batch of {size}. Use more clips, a smaller "
+                "`per_device_train_batch_size` (and `global_batch_size`), or `dataloader_drop_last: false`."
+            )
+
+
+def _or_null(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let a conversion of flags read `null` and `none` as None."""
+
+    @wraps(convert)  # the parser's errors name it
+    def convert_or_null(text: str) -> Any:
+        if text.lower() in ("null", "none"):
+            return None
+        return convert(text)
+
+    return convert_or_null
+
+
+def _make_parser(prog: str) -> HfArgumentParser:
+    """Make the parser of all fields; those that may be None accept `null`."""
+    parser = HfArgumentParser(
+        [RunArguments, ScalarTrainingArguments],
+        allow_abbrev=False,
+        prog=prog,
+        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
+        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
+    )
+    hints = get_type_hints(RunArguments) | get_type_hints(ScalarTrainingArguments)
+    for action in parser._actions:
+        if NoneType in get_args(hints.get(action.dest)):
+            action.type = _or_null(action.type)
+            if action.choices is not None:
+                action.choices = [*action.choices, None]
+    return parser
+
 
 def parse_arguments(
     arguments: Sequence[str], prog: str = "scalar train"
@@ -138,8 +196,9 @@ def parse_arguments(
     """
     Parse `RECIPE.yaml [MORE.yaml ...] [--field value ...]` and import the plugins it names.
 
-    The last value of a field wins; values are converted to the fields' types. Recipes and models below `recipes/` that
-    do not exist in the working folder come from the package, see [`~trainer.recipe_files.find_packaged`].
+    The last value of a field wins; values are converted to the fields' types, `null` to None. Recipes and models below
+    `recipes/` that do not exist in the working folder come from the package, see
+    [`~trainer.recipe_files.find_packaged`].
 
     Args:
         arguments (`list[str]`): The command line without the program.
@@ -153,13 +212,7 @@ def parse_arguments(
             plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
-    parser = HfArgumentParser(
-        [RunArguments, ScalarTrainingArguments],
-        allow_abbrev=False,
-        prog=prog,
-        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
-        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
-    )
+    parser = _make_parser(prog)
     # The recipes come first; what remains are flags.
     flags = list(arguments)
     recipe = {}

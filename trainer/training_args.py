@@ -100,7 +100,7 @@ class ScalarTrainingArguments(TrainingArguments):
         help="Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
         "computed in two passes over its parts (GradCache).",
     )
-    report_to: str | None = HfArg(default="none", help="Trackers, separated by commas: tensorboard,trackio.")
+    report_to: str = HfArg(default="none", help="Trackers, separated by commas: tensorboard,trackio.")
 
     # Defaults of transformers that the paper changes.
     learning_rate: float = HfArg(default=2e-5, help="Peak learning rate.")

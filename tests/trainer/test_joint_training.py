@@ -323,12 +323,14 @@ def test_heads_are_trained_from_a_gallery_of_an_encoder_without_gradients(tmp_pa
     recipe = {
         "model": "light", "benchmark": "own", "root": str(table), "features": str(gallery), "adapter": "heads",
         "output_dir": str(tmp_path / "run"), "matching_weight": 0, "semantic_weight": 0, "max_steps": 2,
-        "per_device_train_batch_size": 6, "learning_rate": 5e-2, "fp16": False, "loss_warmup_steps": 0,
+        "per_device_train_batch_size": 256, "learning_rate": 5e-2, "fp16": False, "loss_warmup_steps": 0,
         "full_view_decay_steps": 0, "dataloader_num_workers": 0, "use_cpu": True, "disable_tqdm": True,
     }  # fmt: skip
     recipe |= {"mini_batch_size": 2, "eval_split": "train", "eval_strategy": "epoch"}
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))  # which is YAML
     train(*parse_arguments([str(tmp_path / "recipe.json")]))
+    trained = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert trained["per_device_train_batch_size"] == 6  # there are no more clips
 
     before, changed = Gallery.open(gallery), rehead(gallery, str(tmp_path / "run"), tmp_path / "changed")
     anew = embed_benchmark(tmp_path / "anew", tmp_path / "run", "own", table, "train", dtype="float32", progress=False)

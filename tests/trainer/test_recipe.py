@@ -2,8 +2,11 @@
 
 from dataclasses import fields
 from pathlib import Path
+from types import NoneType, SimpleNamespace
+from typing import get_args, get_type_hints
 
 import pytest
+from datasets import Dataset
 
 from modeling_scalar.scores_scalar import METHODS
 from trainer.recipe import RunArguments, parse_arguments
@@ -117,3 +120,77 @@ def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
     text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: uniform\n"
     run, _ = parse_arguments([str(write(tmp_path, "r.yaml", text + f"condition_on: {written}\n"))])
     assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}
+
+
+def test_every_field_that_may_be_none_is_null_by_a_flag(tmp_path):
+    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\n"
+    recipe = str(write(tmp_path, "r.yaml", text))
+    nullable = set()
+    for kind in (RunArguments, ScalarTrainingArguments):
+        nullable |= {name for name, hint in get_type_hints(kind).items() if NoneType in get_args(hint)}
+    nullable &= set(known_fields()) - {"output_dir"}
+    assert {"global_batch_size", "holdout", "mini_batch_size", "ddp_backend", "label_names"} <= nullable
+
+    def values(arguments):
+        return [vars(part) for part in parse_arguments(arguments)]
+
+    expected = values([recipe])
+    found = values([recipe, *(f"--{name}=null" for name in sorted(nullable))])
+    for one, other in zip(expected, found, strict=True):
+        for name in nullable & one.keys():
+            assert other[name] == one[name], name
+
+
+@pytest.mark.parametrize("flag", [["--global_batch_size", "null"], ["--global-batch-size=None"]])
+def test_null_by_a_flag_overrides_a_recipe(tmp_path, flag):
+    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\nglobal_batch_size: 256\n"
+    recipe = str(write(tmp_path, "r.yaml", text))
+    assert parse_arguments([recipe])[0].global_batch_size == 256
+    assert parse_arguments([recipe, *flag])[0].global_batch_size is None
+    assert parse_arguments([recipe, *flag, "--global_batch_size", "8"])[0].global_batch_size == 8
+
+
+def test_a_field_that_is_never_none_refuses_null_by_the_name_of_its_type(tmp_path, capsys):
+    recipe = str(write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: d\n"))
+    for field, kind in (("seed", "int"), ("learning_rate", "float")):
+        with pytest.raises(SystemExit):
+            parse_arguments([recipe, f"--{field}", "null"])
+        assert f"invalid {kind} value: 'null'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_arguments([recipe, "--holdout", "much"])
+    assert "invalid float value: 'much'" in capsys.readouterr().err
+
+
+# The batch ----------------------------------------------------------------------------------------------------------
+
+
+def fitted(ids, size=8, processes=1, benchmark="own", required=None, drop_last=True):
+    """The batch of each process after it was fitted to these clips."""
+    args = SimpleNamespace(per_device_train_batch_size=size, world_size=processes, dataloader_drop_last=drop_last)
+    run = RunArguments("model", benchmark, "root", global_batch_size=required)
+    run.fit_batch(args, Dataset.from_dict({"video_id": list(ids)}))
+    return args.per_device_train_batch_size
+
+
+def test_the_batch_of_ones_own_clips_is_at_most_all_of_them(caplog):
+    with caplog.at_level("INFO", logger="train"):
+        assert fitted("abcdefghi") == fitted("abcdefgh") == 8 and not caplog.messages
+        assert fitted("abcde") == 5
+        assert caplog.messages == ["There are 5 training clips: a batch has 5 of them, not 8."]
+    assert fitted("aabbccddee") == 5  # a clip has several captions
+    assert fitted("abcde", size=4, processes=2) == 2
+    assert fitted("abc", drop_last=False) == 8  # where a smaller batch counts
+
+
+@pytest.mark.parametrize(
+    ("ids", "options"),
+    [
+        ("abcde", {"benchmark": "miniature"}),
+        ("abcde", {"required": 8}),
+        ("a", {}),
+        ("abc", {"size": 1, "processes": 4}),
+    ],
+)
+def test_a_batch_that_is_not_ones_own_to_choose_is_refused(ids, options):
+    with pytest.raises(ValueError, match=f"^{len(ids)} training examples do not fill a batch of [48]"):
+        fitted(ids, **options)

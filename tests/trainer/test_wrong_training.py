@@ -9,7 +9,8 @@ import torch
 
 from commands.errors import run_command
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.run import main
+from trainer.recipe import parse_arguments
+from trainer.run import main, train
 
 RIGHT = ["--model", "no-such-model", "--benchmark", "miniature", "--root", "data", "--use_cpu", "true"]
 RIGHT += ["--output_dir", "out", "--report_to", "none"]
@@ -98,6 +99,30 @@ def test_a_wrong_file_or_folder_is_reported(commands, tiny_run, tmp_path, fields
     fields = [tiny_run.folder / "model" if field == "model" else field for field in fields]
     ended = commands.run(*tiny_run.command(tmp_path / "out", *fields), cwd=tmp_path, timeout=60)
     check_answer(ended.code, ended.stderr, 1, words)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            ["--global_batch_size", "8", "--per_device_train_batch_size", "8"],
+            "3 training examples do not fill a batch",
+        ),
+        (["--features", "nowhere"], "no folder 'nowhere' of `features`"),
+        (["--holdout", "0.001", "--report_split", "test"], "none of the 3 clips"),
+    ],
+)
+def test_what_the_table_shows_is_said_before_anything_is_computed(tmp_path, monkeypatch, fields, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.csv").write_text("video_id,path,caption,subtitle\na,,one,1\nb,,two,2\nc,,three,3\n")
+
+    def compute(*_):
+        raise AssertionError("It was not said before.")
+
+    monkeypatch.setattr("trainer.run._semantic_targets", compute)
+    arguments = ["--model", "m", "--benchmark", "own", "--root", "own.csv", "--output_dir", "out", "--use_cpu", "true"]
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
+        train(*parse_arguments([*arguments, *fields]))
 
 
 def test_a_learned_weight_that_is_not_finite_is_never_saved(tmp_path):
