@@ -142,14 +142,14 @@ def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> N
 
 def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | None) -> None:
     """Find the subtitles of clips whose table has no column of subtitles."""
-    # The clips with a video, and their files.
-    with_video = []
+    # The clips with a file, that of the video or else of the sound.
+    with_file = []
     files = []
     for clip in clips:
-        video = clip["video_path"]
-        if video is not None and "\0" not in video:  # no system has such a file: reading it reports the error
-            with_video.append(clip)
-            files.append(os.path.realpath(folder.absolute() / video))
+        file = clip["video_path"] or clip["audio_path"]
+        if file is not None and "\0" not in file:  # no system has such a file: reading it reports the error
+            with_file.append(clip)
+            files.append(os.path.realpath(folder.absolute() / file))
     known = {}
     if gallery is not None:
         known = gallery.files_at(files)
@@ -172,7 +172,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
     # Several at once, because reading a subtitle track waits for a decoder.
     with ThreadPoolExecutor(num_processors()) as pool:
         subtitles = tqdm(pool.map(words_of, files), "Subtitles", len(files), unit="file", delay=2)
-        for clip, words in zip(with_video, subtitles, strict=True):
+        for clip, words in zip(with_file, subtitles, strict=True):
             clip["subtitle"] = words
 
 
@@ -259,7 +259,8 @@ def load_own(
 
     Without a column of videos or of audio files, files are found by id in the folders `videos` and `audios` next to
     the table; a clip without an audio file has the audio track of its video, if any. A subtitle is text or the path of
-    a subtitle file; without a column of subtitles it is, as in a search, the file next to the video or a track in it.
+    a subtitle file; without a column of subtitles it is, as in a search, the file next to the video, or else the audio
+    file, or a track in it.
 
     Args:
         root (`str` or `os.PathLike`): a `.json`, `.jsonl`, `.csv` or `.parquet` file, or the name of a data set on the

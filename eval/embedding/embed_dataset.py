@@ -56,8 +56,8 @@ def problems_of(batch: Part) -> list[str]:
     return lines
 
 
-def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
-    """Yield batches until a clip is empty; then read the rest, to list all such clips in a ValueError."""
+def _refuse_empty(batches: Iterable[Part], modalities: Iterable[str]) -> Generator[Part, None, None]:
+    """Yield batches until a clip has no modality; then read the rest, to list all such clips in a ValueError."""
     problems = []
     empty = []
     for batch in batches:
@@ -70,8 +70,10 @@ def _refuse_empty(batches: Iterable[Part]) -> Generator[Part, None, None]:
             yield batch
     if empty:
         raise ValueError(
-            f"These clips have neither video, audio nor subtitle and cannot be scored: {empty}. Clips are never "
-            f"dropped from a gallery: repair them or leave them out of the data set. Reading reported: {problems}"
+            f"{len(empty)} clips have nothing that the model embeds ({', '.join(modalities)}) and cannot be scored. "
+            "Clips are never dropped from a gallery: repair them or leave them out of the data set. If `scalar index` "
+            "has transcribed them, give its gallery: `--words-of GALLERY` for the words in it, or `--embeddings "
+            f"GALLERY` to evaluate it. They are {empty}. Reading reported: {problems}"
         )
 
 
@@ -93,7 +95,8 @@ def read_rows(
     Raises:
         FileNotFoundError, ValueError: from [`read_row`], or clips have no modality left (all of them are listed).
     """
-    return _refuse_empty(read_batches(processor, clips, row_reader(processor), batch_size, num_workers))
+    batches = read_batches(processor, clips, row_reader(processor), batch_size, num_workers)
+    return _refuse_empty(batches, processor.modalities)
 
 
 def embed_rows(
@@ -116,7 +119,8 @@ def embed_rows(
     Raises:
         FileNotFoundError, ValueError: as in [`read_rows`].
     """
-    return _refuse_empty(embed_batches(model, processor, clips, row_reader(processor), batch_size, num_workers))
+    batches = embed_batches(model, processor, clips, row_reader(processor), batch_size, num_workers)
+    return _refuse_empty(batches, processor.modalities)
 
 
 def embed_texts(

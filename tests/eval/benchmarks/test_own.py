@@ -1,6 +1,7 @@
 """Tables of the user's own: what is written is what is read."""
 
 import json
+import wave
 
 import pandas
 import pytest
@@ -8,6 +9,7 @@ from datasets import Value
 
 from eval.benchmarks.annotations import FEATURES
 from eval.benchmarks.registry import load_split
+from eval.embedding.embed_benchmark import embed_benchmark
 from gallery.file_state import clip_sha256, clip_stat
 from gallery.gallery import GalleryWriter, MediaFile
 from gallery.transcripts import Transcripts
@@ -114,6 +116,31 @@ def test_what_is_said_is_what_search_reads_of_the_file_or_of_its_gallery(tmp_pat
     assert rows_of(path, words_of=tmp_path / "gallery")["subtitle"][:] == [*words[:2], None]
     with pytest.raises(FileNotFoundError, match="nowhere"):
         rows_of(path, words_of=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("column", ["path", "audio_path"])
+def test_clips_with_speech_alone_are_embedded_by_the_words_of_a_gallery(tmp_path, column):
+    """The model `light` does not hear; the error says where the words come from."""
+    heard = tmp_path / "heard.wav"
+    with wave.open(str(heard), "wb") as sound:
+        sound.setnchannels(1), sound.setsampwidth(2), sound.setframerate(16_000)
+        sound.writeframes(bytes(2 * 16_000))
+    table = write(tmp_path, "t.csv", f"video_id,{column},caption\na,heard.wav,a bell\n")
+    job = {"model_path": "light", "benchmark": "own", "root": table, "progress": False}
+    message = (
+        r"1 clips have nothing that the model embeds \(video, subtitle\).*--words-of GALLERY.*--embeddings GALLERY"
+    )
+    with pytest.raises(ValueError, match=message):
+        embed_benchmark(tmp_path / "without", **job)
+
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.put_files([MediaFile(str(heard), *clip_stat(str(heard)), clip_sha256(str(heard)))])
+        writer.commit()
+    transcript = Transcripts(tmp_path / "gallery").path_of(clip_sha256(str(heard)))
+    transcript.parent.mkdir()
+    transcript.write_text("WEBVTT\n\n00:00.000 --> 00:01.000\na bell\n")
+    gallery = embed_benchmark(tmp_path / "with", **job, words_of=tmp_path / "gallery")
+    assert gallery.presence_counts() == {"video": 0, "subtitle": 1}
 
 
 def test_a_share_is_held_out_by_the_ids_alone(tmp_path):
