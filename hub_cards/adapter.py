@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCardData
 
 from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, identify
+from modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
@@ -24,6 +24,13 @@ def check_adapter(source: Path) -> None:
             f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "
             "`model.get_base_model().config.save_pretrained`."
         )
+    # Only an encoder that is saved with the model has a configuration there.
+    identity = identify(source)
+    if identity.is_configured and identity.is_joint and identity.config.get("backbone_config") is None:
+        raise ValueError(
+            f"{source} holds heads on a SentenceTransformer, such as `light`, which only this package loads: they "
+            f"cannot be published. They can be used here, as in `scalar index --model {source}`."
+        )
 
 
 def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False) -> PublishedModel:
@@ -35,8 +42,7 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
 
     Raises:
         PublishError: it is not on the Hub.
-        ValueError: the base is a folder that was never pushed, has other weights on the Hub, or is one that only this
-            package loads.
+        ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
     """
     check_adapter(source)
     adapter = identify(source).adapter
@@ -50,15 +56,13 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         revision = adapter.get("revision")
     base = find_model(api, given or name, revision, weights, offline)
     if base is None:
+        folder = given or name
+        advice = f"Publish it first (`scalar publish model {folder} user/name`), or give its id with --base."
+        if Path(folder).is_dir() and identify(folder).kind == "encoder":
+            advice = f"Give the id that it was downloaded from with --base, or upload it (`hf upload ID {folder}`)."
         raise ValueError(
-            f"The adapter's base is the folder {name}, which has not been pushed to {api.endpoint}: others could not "
-            f"load the adapter. Publish the base first (`scalar publish model {name} user/name`), or give its id with "
-            "--base."
-        )
-    if not offline and identify(base.repo_id, base.revision).encoder == SENTENCE_TRANSFORMERS:
-        raise ValueError(
-            f"The base {base.repo_id} is a SentenceTransformer, which only this package loads under trained heads: an "
-            "adapter of it cannot be published."
+            f"The adapter's base is the folder {folder}, which has not been pushed to {api.endpoint}: others could "
+            f"not load the adapter. {advice}"
         )
     return base
 

@@ -15,6 +15,9 @@ import yaml
 from huggingface_hub import CardData, RepoCard
 from huggingface_hub.utils import yaml_dump
 
+from modeling_scalar.light_model import LIGHT_PACKAGES
+from modeling_scalar.model_identity import LIGHT
+
 from .markdown import code, table, text
 
 KEPT_BEGIN = "<!-- hub_cards: begin: what stands between these two lines is kept when the card is written again -->"
@@ -97,7 +100,7 @@ def render_text(template: str, **variables: Any) -> str:
     )
     helpers = {"text": text, "code": code, "table": table}
     environment.filters |= helpers
-    environment.globals |= helpers
+    environment.globals |= helpers | {"LIGHT": LIGHT, "LIGHT_PACKAGES": LIGHT_PACKAGES}
     return environment.get_template(template).render(variables)
 
 

@@ -21,7 +21,7 @@ from gallery.rows import lists_of
 from gallery.storage import MANIFEST, read_manifest
 from gallery.transcripts import KINDS, Transcripts
 from modeling_scalar.media_scalar import check_content, find_sidecar
-from modeling_scalar.model_identity import identify
+from modeling_scalar.model_identity import LIGHT, identify, is_light
 from modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
@@ -290,21 +290,29 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> PublishedModel | None:
     """
-    Find the model that made a gallery on the Hub, `None` if it was never published.
+    Find the model that made a gallery on the Hub, or in packages; `None` if it was never published.
 
     Raises:
         PublishError: it does not exist there.
-        ValueError: its weights differ from those that made the gallery.
+        ValueError: its weights differ from those that made the gallery, or it is a folder that was not published.
     """
     # Named by the user, or by the gallery itself.
     metadata = Gallery.open(source).metadata
     name = given or metadata.get("model")
     if name is None:
         return None
-    model = find_model(api, name, None, metadata.get("weights") or {}, offline)
+    if is_light(name):
+        model = PublishedModel(LIGHT, fingerprint=metadata.get("fingerprint"))
+    else:
+        model = find_model(api, name, None, metadata.get("weights") or {}, offline)
+    if model is None and given is not None:
+        raise ValueError(
+            f"The model in the folder {given} has not been pushed to {api.endpoint}. Publish it first, or leave out "
+            "--model: the card then says that the model is not on the Hub."
+        )
     if model is None:
         return None
-    if Path(name).is_dir() and identify(name).fingerprint != metadata.get("fingerprint"):
+    if (is_light(name) or Path(name).is_dir()) and identify(name).fingerprint != metadata.get("fingerprint"):
         raise ValueError(
             f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."

