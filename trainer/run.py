@@ -228,6 +228,11 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it finished."""
     check_launched()
     run.check_batch(args)
+    if run.features is not None and not os.path.isdir(run.features):
+        raise FileNotFoundError(
+            f"There is no folder {run.features!r} of `features`. `scalar eval embed` makes a gallery to train heads "
+            "from, `python -m trainer.cache_features` stores the outputs of frozen towers."
+        )
     with only_run(args):
         checkpoint, ended = find_start(args)
         if ended:
@@ -246,11 +251,6 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
     if run.report_split:  # read after the training, but what is wrong with it is said now
         run.rows(run.report_split)
     run.fit_batch(args, rows)
-    if run.features is not None and not os.path.isdir(run.features):
-        raise FileNotFoundError(
-            f"There is no folder {run.features!r} of `features`. `scalar eval embed` makes a gallery to train heads "
-            "from, `python -m trainer.cache_features` stores the outputs of frozen towers."
-        )
     targets = None
     if args.uses_semantics:
         targets = _semantic_targets(run, args, rows, checkpoint is None)
