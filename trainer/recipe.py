@@ -124,8 +124,14 @@ class RunArguments:
             changes["condition_on"] = self.condition_on.split(",")
         return changes
 
-    def check_batch(self, training: ScalarTrainingArguments) -> None:
-        """Raise a ValueError unless the contrastive batch has `global_batch_size` clips."""
+    def check_fit(self, training: ScalarTrainingArguments) -> None:
+        """Raise a ValueError unless the contrastive batch has `global_batch_size` clips, and what is to be evaluated
+        exists."""
+        evaluates = training.eval_strategy != "no" or training.eval_on_start
+        if evaluates and self.eval_split is None:
+            raise ValueError("`eval_strategy` and `eval_on_start` need a split to rank. Set `eval_split`.")
+        if self.eval_split is not None and not evaluates:
+            raise ValueError("`eval_split` is never ranked. Set `eval_strategy: epoch` or `steps`, or leave it out.")
         size = training.per_device_train_batch_size
         processes = training.world_size
         if self.global_batch_size not in (None, size * processes):
@@ -220,13 +226,13 @@ def parse_arguments(
         recipe |= read_recipe(find_packaged(flags.pop(0)))
     # YAML values are passed as flags, so that one parser converts and checks both; the last value wins.
     defaults = [f"--{name}={_as_flag(value)}" for name, value in recipe.items() if value is not None]
-    run, training, *rest = parser.parse_args_into_dataclasses(defaults + flags, return_remaining_strings=True)
-    # Name the first argument that is no field, and the field that was probably meant.
-    for argument in rest[-1][:1]:
+    # Name the first argument that is no field, and the field that was probably meant, before values are judged.
+    for argument in parser.parse_known_args(defaults + flags)[1][:1]:
         if not argument.startswith("-"):
             parser.error(f"{argument} is not a field; recipes must come before the first flag.")
         unknown = unknown_field(argument.removeprefix("--").partition("=")[0])
         parser.error(unknown or argument)
+    run, training = parser.parse_args_into_dataclasses(defaults + flags)
     # Plugins register scores, so the name of a score is checked after them.
     run.model = find_packaged(run.model)
     load_plugins(run.plugins())

@@ -125,9 +125,11 @@ def check_recipes(arguments: Sequence[str]) -> None:
     fields: dict[str, Any] = {}
     while flags and not flags[0].startswith("-"):
         fields |= read_recipe(find_packaged(flags.pop(0)))
-    # As `--field=value` or `--field value`; the last value wins.
+    # As `--field=value` or `--field value`; the last value wins. A flag that is no field is left to the parser.
     for place, flag in enumerate(flags):
         name, separator, value = flag.partition("=")
+        if name.startswith("--") and unknown_field(name.removeprefix("--")):
+            return
         if not separator:
             value = "".join(flags[place + 1 : place + 2])
         fields[name.removeprefix("--")] = value

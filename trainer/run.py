@@ -227,7 +227,7 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
 def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it finished."""
     check_launched()
-    run.check_batch(args)
+    run.check_fit(args)
     if run.features is not None and not os.path.isdir(run.features):
         raise FileNotFoundError(
             f"There is no folder {run.features!r} of `features`. `scalar eval embed` makes a gallery to train heads "

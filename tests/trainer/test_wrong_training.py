@@ -9,6 +9,7 @@ import torch
 
 from commands.errors import run_command
 from tests.trainer.test_scalar_trainer import make_trainer
+from trainer.__main__ import main as main_of_package
 from trainer.recipe import parse_arguments
 from trainer.run import main, train
 
@@ -34,6 +35,7 @@ FLAGS = {
     "unknown flag": (["--learning_speed", "1"], 2, ["`learning_speed`", "`learning_rate`"]),
     "flag like no field": (["--bogus", "1"], 2, ["`bogus`"]),
     "flag with one dash": (["-seed", "1"], 2, ["`-seed`", "`seed`"]),
+    "unknown flag beside a wrong value": (["--learning_speed", "1", "--temperature", "nan"], 2, ["`learning_speed`"]),
     "a second recipe after flags": (["more.yaml"], 2, ["more.yaml", "before the first flag"]),
     "unknown objective": (["--objective", "best"], 1, ["`objective`", "'best'", "scalar"]),
     "unknown score": (["--aggregation", "best"], 1, ["`aggregation`", "best"]),
@@ -133,3 +135,8 @@ def test_a_learned_weight_that_is_not_finite_is_never_saved(tmp_path):
     with pytest.raises(ValueError, match=r"weights after step 0 are not finite, .*text_projection"):
         trainer.save_model()
     assert not any(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_misspelt_flag_is_reported_before_a_model_that_is_missing(called, monkeypatch):
+    monkeypatch.setattr("tests.trainer.test_wrong_training.main", main_of_package)
+    check_answer(*called(*RIGHT, "--learning_speed", "1"), 2, ["`learning_speed`", "`learning_rate`"])
