@@ -149,6 +149,7 @@ def _parse_alone(self: typer.core.TyperCommand, ctx: object, invoke: Callable) -
 @contextlib.contextmanager
 def _only_parsing() -> Iterator[None]:
     """Parsers parse, and nothing runs."""
+    import torch
     import transformers.training_args
 
     import eval.benchmarks.registry
@@ -156,6 +157,7 @@ def _only_parsing() -> Iterator[None]:
     import trainer.recipe
     import trainer.recipe_files
     import trainer.run
+    import trainer.training_args
 
     parse, invoke = argparse.ArgumentParser.parse_args, typer.core.TyperCommand.invoke
     found = trainer.recipe.find_packaged
@@ -185,6 +187,7 @@ def _only_parsing() -> Iterator[None]:
         patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
         patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
         patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)
+        patch.setattr(trainer.training_args.ScalarTrainingArguments, "device", torch.device("cuda"))
         patch.setattr(trainer.run, "train", lambda run, args: True)
         try:
             yield

@@ -125,6 +125,7 @@ class ResumableTrainer(Trainer):
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             prefetch_factor=args.dataloader_prefetch_factor,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
             worker_init_fn=_leave_signals_to_the_trainer,
         )
 
@@ -245,8 +246,6 @@ class ResumableTrainer(Trainer):
                 if base._auto_class is not None:  # a model that others can load by its code
                     custom_object_save(base, hidden, config=base.config)
                 base.config.save_pretrained(hidden)
-        if args.push_to_hub and not _internal_call:
-            self.push_to_hub(commit_message="Model save", revision=args.hub_revision)
 
     def _finish_checkpoint(self) -> None:
         """Add what the Trainer does not keep, then the manifest; see `trainer.checkpoints`."""

@@ -1,6 +1,5 @@
 """The Trainer of SCALAR: forward pass, gather over processes, objective terms, and retrieval as evaluation."""
 
-import os
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from transformers import PretrainedConfig
 from modeling_scalar import ScalarJointConfig, ScalarOutput
 from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION, find_method, paired_weights
+from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, find_method, paired_weights
 
 from .callbacks import LoraRate
 from .data import Examples, clips_of
@@ -28,7 +27,7 @@ from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
-from .training_args import ScalarTrainingArguments
+from .training_args import MEAN_RECALL, ScalarTrainingArguments
 
 
 @dataclass
@@ -52,8 +51,7 @@ def _check_joint(config: ScalarJointConfig, args: ScalarTrainingArguments) -> No
         return
     # Only some encoders compute in float16.
     family = config.backbone_config.model_type
-    half = args.fp16 or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"  # set by the launcher
-    if half and not FAMILIES[family].has_float16:
+    if args.mixed_precision == "fp16" and not FAMILIES[family].has_float16:
         raise ValueError(
             f"A {family!r} encoder gives NaN in float16. Train with `bf16: true`, or without mixed precision."
         )
@@ -96,6 +94,27 @@ def _not_finite(what: str, value: Any) -> str:
     )
 
 
+_REFUSED = {
+    "compute_metrics": "Evaluation is retrieval, see `evaluate`.",
+    "preprocess_logits_for_metrics": "Evaluation is retrieval, see `evaluate`.",
+    "compute_loss_func": "Pass an `objective`, see `trainer.objectives.Objective`.",
+    "model_init": "Pass the `model` itself.",
+}
+"""What to do instead of giving an argument of the Trainer that has no effect here."""
+
+
+def _check_given(args: ScalarTrainingArguments, given: dict[str, Any]) -> None:
+    """Raise a ValueError for an argument of the Trainer that would have no effect."""
+    for name, instead in _REFUSED.items():
+        if given.get(name) is not None:
+            raise ValueError(f"`{name}` is not supported. {instead}")
+    if isinstance(given.get("eval_dataset"), dict):
+        raise ValueError("`eval_dataset` must be one data set, got several. Call `evaluate` for each of them.")
+    optimizer, _ = given.get("optimizers", (None, None))
+    if optimizer is not None and args.lora_learning_rate is not None:
+        raise ValueError("`lora_learning_rate` has no effect on an optimizer of your own. Give it groups with rates.")
+
+
 class ScalarTrainer(ResumableTrainer):
     """
     Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
@@ -127,6 +146,7 @@ class ScalarTrainer(ResumableTrainer):
         objective: Objective | None = None,
         **kwargs: Any,
     ):
+        _check_given(args, kwargs)
         config = without_adapter(model).config
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)
@@ -444,10 +464,13 @@ class ScalarTrainer(ResumableTrainer):
         rows = eval_dataset
         if rows is None:
             rows = self.eval_dataset
+        if rows is None:
+            raise ValueError("Evaluation needs an `eval_dataset`.")
         embeddings = embed_dataset(
             self.scalar_model,
             self.processor,
             rows,
+            batch_size=self.args.per_device_eval_batch_size,
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
         # Rank them by the model's own score, with every modality that they have (missing rate 0).
@@ -456,6 +479,8 @@ class ScalarTrainer(ResumableTrainer):
         results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
         measured = results["rates"][0]["methods"][method]
         # Log them under the names with which callbacks and `metric_for_best_model` read them.
+        recalls = [measured[f"{direction}_recall_at_1"] for direction in DIRECTIONS]
+        measured[MEAN_RECALL] = sum(recalls) / len(recalls)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -1,10 +1,17 @@
 """Training arguments that transformers does not have. Options that change the model are in its configuration."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
+from itertools import product
 from typing import Any
 
-from transformers import TrainingArguments
+import torch
+from transformers import TrainingArguments, get_scheduler
 from transformers.hf_argparser import HfArg
+from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .lora import PARTS, RECIPES, parts_of
 
@@ -17,28 +24,101 @@ WITH_SEMANTICS = ("scalar",)
 
 NEGATIVES = ("scores", "paired")
 """The scores that hard negatives are drawn by: C of Eq. 5, as in the paper, or C~."""
+MEAN_RECALL = "mean_recall_at_1"
+"""The metric by which the best checkpoint is chosen by default: the mean of both directions' R@1."""
+_HIGHER_IS_BETTER = ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10")
+_LOWER_IS_BETTER = ("median_rank", "mean_rank")
+METRICS = {MEAN_RECALL: True, "num_unscorable_clips": False}
+"""What [`ScalarTrainer.evaluate`] measures, without `eval_`, and whether higher is better."""
+for _direction, _name in product(DIRECTIONS, _HIGHER_IS_BETTER + _LOWER_IS_BETTER):
+    METRICS[f"{_direction}_{_name}"] = _name in _HIGHER_IS_BETTER
+
+_BY_METRIC = ("reduce_lr_on_plateau", "greedy")
+_REFUSALS = {
+    "Use `contrastive_label_smoothing`.": "label_smoothing_factor",
+    "Publish the trained model with `scalar publish adapter` or `scalar publish model`.": (
+        "push_to_hub hub_token hub_model_id hub_strategy hub_always_push hub_revision"
+    ),
+    "Set `per_device_train_batch_size`, which decides how many clips are compared, and `mini_batch_size` to encode "
+    "them in parts that fit in memory.": "auto_find_batch_size",
+    "Every epoch draws the clips in a random order, which is part of the run.": (
+        "train_sampling_strategy length_column_name dataloader_in_order"
+    ),
+    "Workers must start anew, to learn their epoch.": "dataloader_persistent_workers",
+    "A resumed run continues with the next batch, at no cost.": "ignore_data_skip",
+    "Only data parallelism works here: `accelerate launch --multi_gpu`. If memory is short, set `mini_batch_size`, "
+    "`activation_checkpointing` or another `adapter`.": "fsdp fsdp_config deepspeed parallelism_config",
+    "The data loader is our own. Set `gradient_accumulation_steps` itself.": "accelerator_config",
+    "Evaluation embeds the clips in float32 and ranks them. `scalar eval run` measures more.": (
+        "bf16_full_eval fp16_full_eval prediction_loss_only eval_do_concat_batches eval_use_gather_object "
+        "eval_accumulation_steps include_for_metrics batch_eval_metrics"
+    ),
+    "It would recompile at every step.": "torch_compile torch_compile_backend torch_compile_mode",
+    "It has no kernels for this model.": "use_liger_kernel liger_kernel_config",
+    "A loss or gradient that is not finite already stops the run and is named.": "debug",
+    "Ctrl-C and SIGTERM already save a checkpoint.": "enable_jit_checkpoint",
+    "Choose what is trained with `adapter`.": "optim_target_modules",
+    "The data set has no labels and no tokens to generate or count.": (
+        "label_names use_cache average_tokens_across_devices"
+    ),
+    "Set `report_split` to evaluate after training.": "do_predict",
+}
+REFUSED: dict[str, str] = {}
+"""What to do instead of setting a field of transformers that has no effect here."""
+for _instead, _names in _REFUSALS.items():
+    REFUSED |= dict.fromkeys(_names.split(), _instead)
+_SWITCHES = {
+    "eval_strategy": "eval_steps eval_delay do_eval metric_for_best_model",
+    "metric_for_best_model": "greater_is_better",
+    "activation_checkpointing": "activation_checkpointing_kwargs",
+    "lr_scheduler_type": "lr_scheduler_kwargs",
+    "optim": "optim_args",
+}
+"""Fields that only some values of another field read."""
+_READ_NOTHING = (
+    "no",
+    None,
+    False,
+    "constant",
+    "constant_with_warmup",
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adafactor",
+)
+_OF_ACCELERATE = {
+    "ACCELERATE_USE_FSDP": "fsdp",
+    "ACCELERATE_USE_DEEPSPEED": "deepspeed",
+    "ACCELERATE_USE_MEGATRON_LM": "parallelism_config",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
+    "ACCELERATE_DYNAMO_BACKEND": "torch_compile",
+}
+"""Settings of accelerate's configuration file, which its launcher passes on, and the field that says the same."""
 _INTERVALS = {
-    "(0, inf)": "temperature semantic_temperature direction_temperature",
+    "(0, inf)": (
+        "temperature semantic_temperature direction_temperature num_train_epochs logging_steps eval_steps save_steps"
+    ),
     "[0, 1)": "contrastive_label_smoothing",
     "[0, inf)": (
         "cross_arity_weight semantic_weight calibration_weight uniformity_weight matching_weight learning_rate "
-        "lora_learning_rate"
+        "lora_learning_rate weight_decay max_grad_norm"
     ),
     "[0, 1e9]": "loss_warmup_steps full_view_decay_steps",
     "[0, 1]": "full_view_probability",
     "[1, 2]": "min_view_modalities",
-    "[1, 1e9]": "mini_batch_size per_device_train_batch_size gradient_accumulation_steps",
+    "[1, 1e9]": (
+        "mini_batch_size per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps max_steps "
+        "dataloader_prefetch_factor"
+    ),
+    "[0, 4294967295]": "seed data_seed",
 }
 RANGES: dict[str, str] = {}
-"""The allowed interval of a numeric field, unless it is None."""
+"""The allowed interval of a numeric field, unless it has its default value."""
 for _interval, _names in _INTERVALS.items():
     RANGES |= dict.fromkeys(_names.split(), _interval)
 
 
 def _check_range(name: str, value: Any, allowed: str) -> None:
     """Raise a ValueError unless a number is in an interval such as `"[0, 1)"`."""
-    if value is None:
-        return
     low, high = map(float, allowed[1:-1].split(","))
     # NaN is in no interval, because every comparison with it is false.
     is_inside = low < value < high
@@ -111,17 +191,22 @@ class ScalarTrainingArguments(TrainingArguments):
     adam_beta2: float = HfArg(default=0.98, help="Beta2 of AdamW.")
     max_grad_norm: float = HfArg(default=2.0, help="Maximum gradient norm, for clipping.")
     num_train_epochs: float = HfArg(default=5.0, help="Epochs.")
+    per_device_eval_batch_size: int = HfArg(default=32, help="Clips that an evaluation embeds at once.")
     warmup_steps: float = HfArg(default=0.1, help="Warmup steps, or below 1 their share of all steps.")
     seed: int = HfArg(default=50, help="Seed of all draws; the paper uses 50, 51 and 52.")
     dataloader_drop_last: bool = HfArg(default=True, help="Drop the last, smaller batch of an epoch.")
 
     def __post_init__(self):
-        # Ranges of numbers; transformers checks its own fields after that.
-        for name, allowed in RANGES.items():
-            _check_range(name, getattr(self, name), allowed)
+        # What was given; transformers changes some values and checks its own fields after that.
+        self._check_given()
+        self._choose_metric()
         if isinstance(self.report_to, str):
             self.report_to = self.report_to.split(",")
         super().__post_init__()
+        # Schedules that wait for a metric to fall have to be told if it should rise.
+        if self.lr_scheduler_type in _BY_METRIC and self.greater_is_better:
+            self.lr_scheduler_kwargs = {"mode": "max"} | (self.lr_scheduler_kwargs or {})
+        self._check_effects()
         # Names of objectives, adapters and scores.
         if self.objective not in OBJECTIVE_NAMES:
             raise ValueError(f"`objective` must be one of {OBJECTIVE_NAMES}, got {self.objective!r}.")
@@ -142,11 +227,64 @@ class ScalarTrainingArguments(TrainingArguments):
             )
         if self.learnable_temperature and self.objective not in WITH_TEMPERATURE:
             raise ValueError(f"The objective {self.objective!r} has no temperature to learn.")
-        if self.torch_compile:
-            raise ValueError("`torch_compile` would recompile at every step. Train without it.")
-        if self.mini_batch_size is not None and (self.deepspeed or self.fsdp):
-            raise ValueError("`mini_batch_size` averages gradients itself and does not work with DeepSpeed or FSDP.")
         self.label_names = []
+
+    def _check_given(self) -> None:
+        """Raise a ValueError for a field that has no effect here, and for a number outside its range."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value in (field.default, None, [], AcceleratorConfig()):  # the last two are filled in
+                continue
+            if field.name in REFUSED:
+                raise ValueError(f"`{field.name}` is not supported. {REFUSED[field.name]}")
+            if field.name in RANGES:
+                _check_range(field.name, value, RANGES[field.name])
+        for setting, name in _OF_ACCELERATE.items():
+            if os.environ.get(setting, "no").lower() not in ("no", "false", "0"):
+                raise ValueError(f"`{setting}`, of accelerate's configuration, is not supported. {REFUSED[name]}")
+
+    def _choose_metric(self) -> None:
+        """Choose the metric of the best checkpoint and its direction, unless given; raise a ValueError if there is no
+        such metric, or no evaluation."""
+        if self.load_best_model_at_end or self.save_strategy == "best" or self.lr_scheduler_type in _BY_METRIC:
+            if self.eval_strategy == "no":
+                raise ValueError(
+                    "`load_best_model_at_end`, `save_strategy: best` and schedules by a metric need evaluations. Set "
+                    "`eval_split` and `eval_strategy`."
+                )
+            if self.metric_for_best_model is None:
+                self.metric_for_best_model = MEAN_RECALL
+        if self.metric_for_best_model is None:
+            return
+        name = self.metric_for_best_model.removeprefix("eval_")
+        if name not in METRICS:
+            raise ValueError(f"`metric_for_best_model` must be one of {tuple(METRICS)}, got {name!r}.")
+        if self.greater_is_better is None:
+            self.greater_is_better = METRICS[name]
+
+    def _check_effects(self) -> None:
+        """Raise an error for what would have no effect with other fields, on this device, or as installed."""
+        for switch, names in _SWITCHES.items():
+            value = getattr(self, switch)
+            for name in names.split():
+                if getattr(self, name) and value in _READ_NOTHING:
+                    raise ValueError(f"`{name}` has no effect with `{switch}: {getattr(value, 'value', value)}`.")
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":  # of the field or of accelerate's launcher
+            raise ValueError("`fp16` has no effect on a CPU. Train with `bf16: true`, or without mixed precision.")
+        # The trackers; transformers names those that exist.
+        get_reporting_integration_callbacks(self.report_to)
+        for name in self.report_to:
+            if name not in get_available_reporting_integrations():
+                raise ImportError(f"`report_to: {name}` needs a package that is not installed: `pip install {name}`.")
+        # The schedule takes its arguments: build it for an optimizer of nothing.
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=self.learning_rate)
+        try:
+            get_scheduler(self.lr_scheduler_type, optimizer, 1, 100, self.lr_scheduler_kwargs)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`lr_scheduler_type: {self.lr_scheduler_type.value}` does not work with `lr_scheduler_kwargs` "
+                f"{self.lr_scheduler_kwargs}: {error}"
+            ) from error
 
     @property
     def uses_semantics(self) -> bool:

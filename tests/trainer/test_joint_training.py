@@ -161,7 +161,6 @@ def test_inside_an_encoder_of_another_library_nothing_is_trained():
     ("config", "changes", "message"),
     [
         ({}, {"matching_weight": 0.1}, "no cross-encoder to train for matching. Set `matching_weight: 0`"),
-        ({}, {"fp16": True}, "gives NaN in float16. Train with `bf16: true`"),
         ({"modality_scale": [1.0, 2.0, 1.0]}, {}, "needs plain cosines, but this model calibrates them with"),
     ],
 )
@@ -169,6 +168,13 @@ def test_what_a_joint_encoder_cannot_do_is_refused(place, rows, tmp_path, config
     model, processor = load(place, **config)
     with pytest.raises(ValueError, match=message):
         trainer_of(tmp_path, model, ClipDataset(rows, processor), ScalarDataCollator(processor), **changes)
+
+
+def test_an_encoder_that_gives_nan_in_float16_is_refused(place, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(ScalarTrainingArguments, "device", torch.device("cuda"))
+    model, processor = load(place)
+    with pytest.raises(ValueError, match="gives NaN in float16. Train with `bf16: true`"):
+        trainer_of(tmp_path, model, ClipDataset(rows, processor), ScalarDataCollator(processor), fp16=True)
 
 
 # One step -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,9 @@ def write(folder, name, text):
     return folder / name
 
 
-def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_all(tmp_path):
+def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_all(tmp_path, monkeypatch):
+    trackers = ["tensorboard", "trackio"]
+    monkeypatch.setattr("trainer.training_args.get_available_reporting_integrations", lambda: trackers)
     write(
         tmp_path,
         "base.yaml",
@@ -40,7 +42,7 @@ def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_
     assert (training.seed, training.learning_rate, run.model, run.keep_in_memory) == (3, 1e-4, "b", True)
     later = write(tmp_path, "later.yaml", "seed: 4\nreport_to: [tensorboard, trackio]\n")
     _, training = parse_arguments([str(recipe), str(later)])
-    assert (training.seed, training.report_to) == (4, ["tensorboard", "trackio"])
+    assert (training.seed, training.report_to) == (4, trackers)
     assert parse_arguments([str(later), str(recipe)])[1].seed == 2
 
 

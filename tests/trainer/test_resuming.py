@@ -42,7 +42,7 @@ def trainer_of(folder, score=None, **options):
     if score is not None:
 
         def evaluate(*arguments, **keywords):
-            metrics = {"eval_score": score[trainer.state.global_step - 1]}
+            metrics = {"eval_mean_recall_at_1": score[trainer.state.global_step - 1]}
             trainer.log(metrics)
             return metrics
 
@@ -89,7 +89,6 @@ RUNS = {
         "eval_strategy": "steps",
         "eval_steps": 1,
         "load_best_model_at_end": True,
-        "metric_for_best_model": "score",
         "eval_dataset": [0],
         "logging_steps": 2,
     },

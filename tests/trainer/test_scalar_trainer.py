@@ -608,7 +608,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_pa
 
 
 def test_an_interrupt_keeps_its_checkpoint_beside_the_best(tmp_path):
-    options = {"save_total_limit": 1, "metric_for_best_model": "score", "load_best_model_at_end": True}
+    options = {"save_total_limit": 1, "load_best_model_at_end": True}
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     trainer = make_trainer(tmp_path, max_steps=9, eval_dataset=[0], **options, **saving)
     interrupt = StopOnInterrupt()
@@ -616,7 +616,7 @@ def test_an_interrupt_keeps_its_checkpoint_beside_the_best(tmp_path):
     compute_loss = trainer.compute_loss
 
     def evaluate(*arguments, **keywords):  # the first checkpoint is the best
-        return {"eval_score": -trainer.state.global_step}
+        return {"eval_mean_recall_at_1": -trainer.state.global_step}
 
     def interrupted(*arguments, **keywords):
         interrupt.interrupted |= trainer.state.global_step == 4
