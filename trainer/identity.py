@@ -39,18 +39,23 @@ _FIELDS = (
     "learning_rate",
     "lora_learning_rate",
     "lr_scheduler_type",
+    "lr_scheduler_kwargs",
     "warmup_steps",
     "weight_decay",
     "adam_beta1",
     "adam_beta2",
     "adam_epsilon",
     "optim",
+    "optim_args",
     "max_grad_norm",
+    "neftune_noise_alpha",
     "gradient_accumulation_steps",
     "per_device_train_batch_size",
     "dataloader_drop_last",
     "seed",
     "data_seed",
+    "metric_for_best_model",
+    "greater_is_better",
 )
 # Fields of a configuration that do not change what the model computes.
 _NO_SETTING = {"architectures", "auto_map", "dtype", "transformers_version", "_name_or_path"}

@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from gallery.files import read_json, write_json
 
@@ -201,6 +201,10 @@ class ResumableTrainer(Trainer):
             torch.manual_seed(self.args.seed + 1_000_003 * rank())
         if self._resumed_from is None:
             return
+        # The state names the best checkpoint by the folder of the run, which may have been moved.
+        best = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
+        if best.is_dir():
+            self.state.best_model_checkpoint = str(best)
         if self._resumed_from == last_checkpoint(self.args.output_dir):
             self._remove_old(self._resumed_from)  # the run may have been killed before doing so
         # The log continues with the sums of before: the next line averages over all steps since the last one.

@@ -180,7 +180,7 @@ class ScalarTrainingArguments(TrainingArguments):
         help="Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
         "computed in two passes over its parts (GradCache).",
     )
-    report_to: str = HfArg(default="none", help="Trackers, separated by commas: tensorboard,trackio.")
+    report_to: str = HfArg(default="none", help="Installed trackers, separated by commas: tensorboard,trackio.")
 
     # Defaults of transformers that the paper changes.
     learning_rate: float = HfArg(default=2e-5, help="Peak learning rate.")
@@ -269,6 +269,8 @@ class ScalarTrainingArguments(TrainingArguments):
             for name in names.split():
                 if getattr(self, name) and value in _READ_NOTHING:
                     raise ValueError(f"`{name}` has no effect with `{switch}: {getattr(value, 'value', value)}`.")
+        options = self.activation_checkpointing_kwargs or {}
+        _check_range("every_n_layers", options.get("every_n_layers", 1), "[1, 1e9]")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # of the field or of accelerate's launcher
             raise ValueError("`fp16` has no effect on a CPU. Train with `bf16: true`, or without mixed precision.")
         # The trackers; transformers names those that exist.

@@ -257,6 +257,17 @@ def test_the_best_checkpoint_is_kept_whichever_way_the_metric_improves(tmp_path,
     assert best.read_bytes() == final.read_bytes()
 
 
+def test_the_best_checkpoint_is_kept_when_the_folder_of_a_run_is_moved(tmp_path, embedded):
+    every = EVALUATED | SAVED | {"eval_steps": 1, "save_steps": 1, "save_total_limit": 1}
+    make_trainer(tmp_path / "run", load_best_model_at_end=True, max_steps=2, **every).train()
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    trainer = make_trainer(moved, load_best_model_at_end=True, max_steps=3, **every)
+    trainer.train(resume_from_checkpoint=True)
+    trainer.save_model()
+    best, final = (moved / name / "adapter_model.safetensors" for name in ("checkpoint-1", ""))
+    assert best.read_bytes() == final.read_bytes()
+
+
 def test_the_user_may_name_the_direction_of_a_metric(tmp_path):
     metric = {"metric_for_best_model": "text_to_video_mean_rank", "eval_strategy": "steps"}
     assert args_of(tmp_path, **metric).greater_is_better is False
@@ -354,6 +365,10 @@ def test_half_precision_of_the_launcher_is_refused_on_a_processor(tmp_path, monk
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "need evaluations"),
         ({"save_strategy": "best"}, "need evaluations"),
         ({"metric_for_best_model": "loss", "eval_strategy": "steps"}, "one of .*'mean_recall_at_1'.* got 'loss'"),
+        (
+            {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 0}},
+            "`every_n_layers` must be in",
+        ),
         ({"max_steps": 0}, "`max_steps` must be in"),
         ({"num_train_epochs": 0}, "`num_train_epochs` must be in"),
         ({"weight_decay": -1}, "`weight_decay` must be in"),

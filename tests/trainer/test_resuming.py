@@ -152,6 +152,12 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fas
         "per_device_train_batch_size": {"per_device_train_batch_size": 2},
         "lr_scheduler_type": {"lr_scheduler_type": "cosine"},
         "matching_weight": {"matching_weight": 0.2},
+        "neftune_noise_alpha": {"neftune_noise_alpha": 5.0},
+        "metric_for_best_model": {
+            "metric_for_best_model": "text_to_video_mean_rank",
+            "eval_strategy": "steps",
+            "eval_dataset": [0],
+        },
         "num_examples": {"size": 16},
     }
     for name, changes in refused.items():

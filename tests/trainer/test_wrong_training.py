@@ -42,7 +42,11 @@ FLAGS = {
     "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, inf)"]),
     "plugin that raises": (["--plugin", "raises"], 1, ["'raises'", "no such luck"]),
     "learned temperature and calibration": (["--learnable_temperature", "true"], 1, ["calibration"]),
-    "tracker that is not installed": (["--report_to", "trackio"], 1, ["`report_to: trackio`", "`pip install trackio`"]),
+    "tracker that is not installed": (
+        ["--report_to", "trackio"],
+        1,
+        ["`report_to: trackio`", "`pip install trackio`"],
+    ),
     "push to the Hub": (["--push_to_hub", "true"], 1, ["`push_to_hub`", "`scalar publish adapter`"]),
     "evaluation without a split": (["--eval_strategy", "epoch"], 1, ["`eval_split`"]),
     "split that is never ranked": (["--eval_split", "val"], 1, ["`eval_split`", "`eval_strategy: epoch`"]),
