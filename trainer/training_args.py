@@ -81,9 +81,9 @@ _READ_NOTHING = (
     False,
     "constant",
     "constant_with_warmup",
+    "adafactor",
     "adamw_torch",
     "adamw_torch_fused",
-    "adafactor",
 )
 _OF_ACCELERATE = {
     "ACCELERATE_USE_FSDP": "fsdp",
