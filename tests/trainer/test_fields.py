@@ -10,6 +10,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from eval.embedding.embeddings import Embeddings
+from modeling_scalar import MODALITIES
 from tests.trainer.test_scalar_trainer import Affinities, make_trainer
 from trainer.scalar_trainer import ScalarTrainer
 from trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
@@ -143,7 +144,8 @@ def embedded(monkeypatch):
         modalities[:, 0] = texts[[(place + (place < len(sizes))) % 4 for place in range(4)]]
         mask = torch.tensor([[True, False, False]]).repeat(4, 1)
         ids = [str(number) for number in range(4)]
-        return Embeddings(texts, modalities, mask, torch.arange(4)[:, None].expand(-1, 2), ids, ids, ids)
+        pairs = torch.arange(4)[:, None].expand(-1, 2)
+        return Embeddings(texts, modalities, mask, pairs, ids, ids, ids, MODALITIES)
 
     monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
     return sizes

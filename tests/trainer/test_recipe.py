@@ -11,7 +11,7 @@ from datasets import Dataset
 from modeling_scalar.scores_scalar import METHODS
 from trainer.recipe import RunArguments, parse_arguments
 from trainer.recipe_files import known_fields, read_recipe
-from trainer.training_args import ScalarTrainingArguments
+from trainer.training_args import REFUSED, ScalarTrainingArguments
 
 REGISTERED = """from modeling_scalar.scores_scalar import register_method
 
@@ -130,8 +130,8 @@ def test_every_field_that_may_be_none_is_null_by_a_flag(tmp_path):
     nullable = set()
     for kind in (RunArguments, ScalarTrainingArguments):
         nullable |= {name for name, hint in get_type_hints(kind).items() if NoneType in get_args(hint)}
-    nullable &= set(known_fields()) - {"output_dir"}
-    assert {"global_batch_size", "holdout", "mini_batch_size", "ddp_backend", "label_names"} <= nullable
+    nullable &= set(known_fields()) - {"output_dir", *REFUSED}
+    assert {"global_batch_size", "holdout", "mini_batch_size", "ddp_backend"} <= nullable
 
     def values(arguments):
         return [vars(part) for part in parse_arguments(arguments)]
