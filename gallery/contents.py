@@ -144,6 +144,9 @@ class Contents(Described):
             vectors = table.schema.field(modalities[0]).type
             self.dim = vectors.list_size
             self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
+        # Files are read when they are needed, wherever the program works by then.
+        if path is not None:
+            path = path.absolute()
         super().__init__(metadata, path, modalities)
 
     def __len__(self) -> int:

@@ -33,7 +33,7 @@ def name_of(place: str | os.PathLike) -> str | None:
 
 def is_from_hub(folder: Path) -> bool:
     """Whether a folder was downloaded, that is, belongs to the Hub's cache."""
-    return folder.parent.name == "snapshots"
+    return folder.absolute().parent.name == "snapshots"
 
 
 def folder_of(place: str | os.PathLike) -> Path:

@@ -78,7 +78,7 @@ class Writer:
     """
 
     def __init__(self, folder: str | os.PathLike):
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.bytes_written = 0
         self._rows_by_key: dict[tuple[str, str], dict[str, int]] = {}
         with ExitStack() as held:

@@ -2,16 +2,19 @@
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
 from gallery.decoding import SandboxedReader
 from gallery.gallery import Gallery, GalleryWriter, MediaFile
 from gallery.stills import Stills
+from gallery.transcripts import Cue, Transcripts, write_transcript
 from search.indexing import Indexer
 from search.sources import find_files
 from search.vanished import remove
@@ -174,3 +177,30 @@ def test_a_still_outside_the_gallery_is_not_served(service):
         stills.rename(place / "elsewhere")
         stills.symlink_to(place / "elsewhere")
         assert client.get(f"/{found['talk.webm', 2]['still']}").status_code == 404
+
+
+def test_what_lies_beside_a_gallery_is_found_by_a_relative_path_and_after_a_change_of_folder(service, monkeypatch):
+    place, picture = service
+    monkeypatch.chdir(place)
+    app = make_app(Path())
+    transcripts = Transcripts(Path("gallery"))
+    transcripts.folder.mkdir()
+    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
+    monkeypatch.chdir(place / "clips")
+    with TestClient(app, ADDRESS) as client:
+        hit = hits(client)["dog.webm", None]
+        assert client.get(f"/{hit['still']}").content == picture
+        assert [line["text"] for line in hit["said"]] == ["a dog barks"]
+        found = client.post("/api/search", json={"query": '"barks"'}).json()["hits"]
+        assert [hit["name"] for hit in found] == ["dog.webm"]
+    assert app.archive.problem is None
+
+
+def test_a_gallery_is_written_to_the_folder_in_which_it_was_begun(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with GalleryWriter("gallery") as writer:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        writer.put_clips(["a"], torch.eye(3)[None], torch.ones(1, 3, dtype=torch.bool))
+        writer.commit()
+    assert Gallery.open(tmp_path / "gallery").clip_ids == ["a"] and os.listdir() == []
