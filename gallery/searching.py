@@ -530,15 +530,16 @@ class FolderSearcher:
             mask[self.gallery.row_of(among.without)] = False
         if among.inside is not None:
             mask &= self._is_of(strings([among.inside]))
-        if among.outside:
-            mask &= ~self._is_of(strings(among.outside))
-        # Of the clips that share a content, only the first one that meets the other conditions stays.
+        # Of the clips that share a content, only the first one that meets the conditions above stays.
         if among.unique:
             contents, shared = self.clip_facts.contents
             rows = shared[mask.numpy()[shared]]
             _, first = np.unique(contents[rows], return_index=True)
             mask[rows] = False
             mask[rows[first]] = True
+        # Files that were found before, last: the copies of their clips are found with them.
+        if among.outside:
+            mask &= ~self._is_of(strings(among.outside))
         return Allowed(mask, unknown)
 
     def _filtered(self, wanted: Filter, mask: torch.Tensor | None) -> Allowed | None:
@@ -568,7 +569,7 @@ class FolderSearcher:
         """The other clips with the content of each of these, among those that meet the conditions."""
         # All that could have been found instead: clips that meet every condition but that of uniqueness.
         contents, shared = self.clip_facts.contents
-        allowed = self.allowed(replace(among, unique=False))
+        allowed = self.allowed(replace(among, unique=False, outside=frozenset()))
         if allowed is not None:
             shared = shared[allowed.mask.numpy()[shared]]
         names = dict(zip(shared.tolist(), texts_of(self.gallery.clips.take(shared), "clip_id"), strict=True))

@@ -1,6 +1,7 @@
 """Files of the same content are one hit where that is wanted, and as many hits are found as without."""
 
 import hashlib
+import random
 
 import torch
 from torch.nn.functional import normalize
@@ -85,3 +86,25 @@ def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(t
     (copied,) = (hit for hit in hits if hit.copies)
     assert copied.copies == (copied.clip_id.replace("x.mp4", "y.mp4"),)
     assert any(line.strip() == "and 1 copy: y.mp4" for line in hits.lines())
+
+
+def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without_its_copies(tmp_path):
+    draw, num_further = random.Random(0), 0
+    for number in range(15):
+        names, hashes = [], []
+        for file, content in enumerate(draw.choices("abcdefgh", k=12)):
+            spans = [f"{start},{start + 1}" for start in range("hgfedcba".index(content) + 1)]
+            names += [f"/clips/{file:02d}.mp4#t={span}" for span in spans]
+            hashes += [content] * len(spans)
+        gallery, query = write(tmp_path / str(number), hashes, names, segment=1), vectors(1, number)[:, 0]
+        allowed = Filter([f"*{digit}.mp4" for digit in draw.sample(range(10), 7)])
+        (everything,) = gallery.search(query, len(gallery), allowed=allowed)
+        # Without copies, each file by its best window
+        best = {}
+        for _, name, copies in without_copies(gallery, everything, hashes):
+            best.setdefault(name.partition("#")[0], (name, copies))
+        for k in (1, 2, 5, 12):
+            (hits,) = gallery.search(query, k, per_file=True, unique=True, allowed=allowed)
+            assert [(hit.clip_id, hit.copies) for hit in hits] == list(best.values())[:k]
+            num_further += len({hit.place.path for hit in everything[:k]}) < len(hits)
+    assert num_further > 10  # further windows were ranked

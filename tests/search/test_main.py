@@ -280,7 +280,7 @@ def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     assert "gallery.json was damaged" in reported and reported.endswith("gallery is intact: 2 clips.\n")
     assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout
     assert "2 unchanged" in index().stdout
-    assert "There is no gallery in 'nowhere'" in run("repair", "nowhere", code=1).stderr
+    assert f"There is no gallery in '{place}/nowhere'" in run("repair", "nowhere", code=1).stderr
 
 
 @pytest.mark.parametrize(("least", "matches_well"), [(1.5, False), (0.5, True)])
