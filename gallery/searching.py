@@ -136,8 +136,8 @@ def search(
             see [`~gallery.querying.split_query`].
         k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
         query_temperature (`float`, *optional*): by default the gallery's own.
-        method (`str`, *optional*): as in `retrieval_scores`; by default the model's own, for vectors `"scalar"`. Clips
-            for which it is undefined are not found.
+        method (`str`, *optional*): as in `retrieval_scores`, such as `"scalar"` or the name of a modality; by default
+            the model's own, for vectors `"scalar"`. Clips for which it is undefined are not found.
         load (`Callable`, *optional*): returns the [`~gallery.querying.QueryModel`] that embeds texts, and is called if
             there are some; by default the model is loaded for each call.
         like (`str` or [`~gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds those most

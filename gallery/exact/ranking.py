@@ -447,7 +447,6 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         DamagedVectorsError: vectors are not as they were written.
         ValueError: the method is unknown, or an option is out of range.
     """
-    entry = find_method(method)
     score_options = make_options(**options)
     num_clips = len(block)
     queries = text_embeds.to(block.device)
@@ -457,6 +456,7 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         return Ranking(nothing, nothing.long(), torch.zeros(len(queries), dtype=torch.long))
     if method == "scalar":
         return _rank_by_centroids(block, queries, k, score_options)
+    entry = find_method(method, block.modalities or None)
     rank_all = _rank_in_tiles
     if entry.whole or 4 * k > num_clips:
         rank_all = _rank_whole

@@ -21,7 +21,7 @@ from gallery.querying import NothingToCompareError, QueryModel
 from gallery.searcher import Clip, Searcher, Selection
 from gallery.searching import check_supported, search
 from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import METHODS
+from modeling_scalar.scores_scalar import find_method
 
 from .models import About, ClipOptions, ClipResult, Listing, ListRequest, SearchAnswer, SearchOptions
 from .streaming import kind_of
@@ -327,7 +327,7 @@ class Archive:
             model=model and plain(model, "utf-8"),
             limits=LIMITS.get(described.model),
             method=self.method,
-            has_temperature=METHODS[self.method].weights == "query",
+            has_temperature=find_method(self.method, described.modalities).weights == "query",
             temperature=_as_json(described.query_temperature),
             segment=described.metadata.get(SEGMENT),
             lists="listing" not in searcher.unsupported,

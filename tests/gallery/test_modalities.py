@@ -44,3 +44,19 @@ def test_names_are_those_of_columns_hits_and_filters(tmp_path, modalities):
             assert tuple(hit.presence) == tuple(hit.weights) == modalities
             assert sum(hit.weights.values()) == pytest.approx(1)
     assert gallery.verify() > 0 and Gallery.open(tmp_path).facts() == gallery.facts()
+
+
+def test_the_name_of_a_modality_is_a_score_its_cosine(tmp_path):
+    modalities = ("title", "mood", "video")
+    names, embeds, mask = clips = make(70, modalities)
+    gallery = write(tmp_path, clips, modalities, score_options={"method": "mood"})
+    queries = make_queries(6)
+    for place, name in enumerate(modalities):
+        for k in (5, 70):
+            for query, hits in zip(queries, gallery.search(queries, k, method=name), strict=True):
+                scores = torch.where(mask[:, place], embeds[:, place] @ query, -torch.inf)
+                best = scores.topk(min(k, int(mask[:, place].sum())))
+                assert [hit.clip_id for hit in hits] == [names[row] for row in best.indices.tolist()]
+    assert gallery.search(like=names[1], k=3, method="mood") == gallery.search(like=names[1], k=3)  # its own score
+    with pytest.raises(ValueError, match="must be one of .*'mood'.*got 'sound'"):
+        gallery.search(queries, method="sound")

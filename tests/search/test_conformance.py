@@ -271,7 +271,7 @@ def test_what_only_a_folder_does_is_done_or_refused(hold, tmp_path):
     mask = torch.tensor([clip.name in some for clip in made.clips])
     first = {clip.name for clip in clips}
     if searcher.unsupported:
-        for options in ({"allowed": mask}, {"unique": True}, {"method": "uniform"}):
+        for options in ({"allowed": mask}, {"unique": True}, {"method": "uniform"}, {"method": "video"}):
             with pytest.raises(UnsupportedError, match="folder"):
                 search(searcher, text[None], **options)
         return

@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from tests.search.serving import (
     FITTED,
     PRESENCE,
     SECRET,
+    WordModel,
     make_app,
     recorded,
     serving,
@@ -137,6 +139,17 @@ def test_the_gallery_says_what_it_holds(client):
     assert (about["name"], about["num_clips"], about["method"], about["temperature"]) == ("gallery", 5, "scalar", 0.1)
     assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
     assert about["has_temperature"] and about["problem"] is None and about["limits"] is None
+
+
+def test_a_model_may_score_by_any_modality_of_the_gallery(tmp_path, monkeypatch):
+    monkeypatch.setattr(WordModel, "config", SimpleNamespace(query_temperature=0.1, aggregation="title"))
+    write_gallery(tmp_path, modalities=["video", "title"])
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        about = client.get("/api/gallery").json()
+        hits = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
+    assert about["method"] == "title" and not about["has_temperature"]
+    expected = {name: (vector("a dog") @ vectors_of(name, ["title"])[0]).item() for name in PRESENCE}
+    assert {hit["name"]: hit["score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_gallery_of_a_small_model_says_what_it_does_not_find(tmp_path):
