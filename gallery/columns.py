@@ -139,7 +139,7 @@ def clip_table(
     # What is computed from them once, so that no search has to.
     columns["presence"] = fixed_lists(modality_mask)
     columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
-    if has_codes:
+    if has_codes and modality_embeds.shape[-1] > 1:  # a vector of one dimension is a sign
         codes = encode(vectors)
         values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))

@@ -429,7 +429,7 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
         gram = gram.to(device)
         is_there = is_there.to(device)
         codes = []
-    if not (codes and multiplies_eight_bits()):
+    if not (codes and multiplies_eight_bits(codes[0].codes[0].shape[1])):
         codes = None
     return Block(chunks, mask, modalities=modalities, gram=gram, is_there=is_there, codes=codes)
 

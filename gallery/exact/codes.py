@@ -6,12 +6,15 @@ Shapes: N clips, M modalities, D dimensions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 import torch
 
 _ROTATED = 2.0**-23  # times the dimension: largest error of a rotation in float32
 _ENCODED_AT_ONCE = 512  # clips
+_TRIED_TEXTS = (1, 33)
+_TRIED_CLIPS = (1, 33, 512)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,19 +89,26 @@ def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tens
 
 
 @cache
-def multiplies_eight_bits() -> bool:
-    """Whether products of int8 matrices are exact on this machine: without instructions for them, sums of a few large
-    products may saturate at 16 bits."""
+def multiplies_eight_bits(dim: int) -> bool:
+    """Whether products of int8 matrices of D columns are exact on this machine: without instructions for them, sums of
+    a few large products may saturate at 16 bits, and torch writes no products of single columns."""
     draw = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, (33, 512), generator=draw).mul_(254).sub_(127)
+    signs = torch.randint(0, 2, (_TRIED_CLIPS[-1], dim), generator=draw).mul_(254).sub_(127)
     # Sums of products of one sign are the largest.
     signs[0] = 127
     signs[1] = -127
     codes = signs.to(torch.int8)
-    try:
-        return torch.equal(torch._int_mm(codes, codes.T).long(), signs @ signs.T)
-    except (AttributeError, RuntimeError):  # not in this version of torch
-        return False
+    expected = (signs[: _TRIED_TEXTS[-1]].double() @ signs.T.double()).int()
+    # One text and many, with one clip and many. No product is 1, so what is not written is noticed.
+    for num_texts, num_clips in product(_TRIED_TEXTS, _TRIED_CLIPS):
+        products = torch.ones(num_texts, num_clips, dtype=torch.int32)
+        try:
+            torch._int_mm(codes[:num_texts], codes[:num_clips].T, out=products)
+        except (AttributeError, RuntimeError):  # not in this version of torch
+            return False
+        if not torch.equal(products, expected[:num_texts, :num_clips]):
+            return False
+    return True
 
 
 __all__ = ["Codes", "are_codes_of", "encode", "multiplies_eight_bits", "rotation"]

@@ -33,7 +33,7 @@ from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
 KINDS = ("random", "clustered", "cancelling", "tied")
-FINDS = [find_best, find_best_on_device] if multiplies_eight_bits() else [find_best_on_device]
+FINDS = [find_best, find_best_on_device] if multiplies_eight_bits(33) else [find_best_on_device]
 
 
 def mixes_of(number: int) -> torch.Tensor:
@@ -132,7 +132,7 @@ def test_what_is_found_is_what_all_pairs_in_float64_give(data):
     number, kind = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(KINDS))
     counts = data.draw(st.lists(st.integers(1, 400), min_size=1, max_size=4))
     dtype, has_codes = data.draw(st.sampled_from(["float16", "float32"])), data.draw(st.integers(0, 3)) > 0
-    block = make_block(kind, counts, data.draw(st.sampled_from([9, 33])), len(counts), dtype, number, has_codes)
+    block = make_block(kind, counts, data.draw(st.sampled_from([2, 9, 33])), len(counts), dtype, number, has_codes)
     texts = make_texts(block, data.draw(st.integers(1, 12)), 0)
     if data.draw(st.booleans()):
         block = block.with_modalities(data.draw(st.sampled_from(list(mixes_of(number)))))
@@ -175,7 +175,7 @@ def test_few_clips_are_scored_in_full():
     assert counts.min() >= 10 and counts.float().median() < 800
 
 
-@pytest.mark.skipif(not multiplies_eight_bits(), reason="this machine does not screen in eight bits")
+@pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
 def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
     block = make_block("random", [3000], 32)
     texts = make_texts(block, 10, 0)
@@ -183,7 +183,7 @@ def test_a_threshold_that_was_guessed_too_high_is_noticed(monkeypatch):
     check(block, texts, 5, ScoreOptions())
 
 
-@pytest.mark.skipif(not multiplies_eight_bits(), reason="this machine does not screen in eight bits")
+@pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
 @pytest.mark.parametrize("kind", ["random", "clustered"])
 @pytest.mark.parametrize("place", range(4))
 def test_a_threshold_that_some_but_fewer_than_k_clips_reach_is_noticed(kind, place, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_threshold_that_some_but_fewer_than_k_clips_reach_is_noticed(kind, pla
     check(block, texts, 5, ScoreOptions())
 
 
-@pytest.mark.skipif(not multiplies_eight_bits(), reason="this machine does not screen in eight bits")
+@pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", all_options(3))
 def test_no_score_is_above_its_bound_from_eight_bits(kind, options):
@@ -347,13 +347,28 @@ def test_codes_miss_vectors_by_no_more_than_they_say():
         assert (lost <= codes.error).all() and (codes.error < 0.02).all()
 
 
-def test_products_that_are_cut_off_are_noticed(monkeypatch):
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda out: out.clamp_(max=32767),  # saturated
+        lambda out: out.fill_(1),  # nothing is written
+        lambda out: out.fill_(1) if len(out) == 1 else out,
+        lambda out: out.fill_(1) if out.shape[1] == 1 else out,
+    ],
+)
+def test_products_that_are_cut_off_or_not_written_are_noticed(write, monkeypatch):
     exact = torch._int_mm
-    monkeypatch.setattr(torch, "_int_mm", lambda a, b: exact(a, b).clamp(max=32767))
-    multiplies_eight_bits.cache_clear()
-    assert not multiplies_eight_bits()
-    monkeypatch.undo()
-    multiplies_eight_bits.cache_clear()
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b, out: write(exact(a, b, out=out)))
+    assert not multiplies_eight_bits.__wrapped__(33)
+
+
+@pytest.mark.parametrize("kind", ["random", "tied"])
+def test_vectors_of_one_dimension_have_no_codes_and_are_ranked_exactly(kind):
+    block = make_block(kind, [300, 1], 1)
+    assert block.codes is None
+    for options in all_options(3):
+        for k in (1, 10, 200):
+            check(block, make_texts(block, 5, 0), k, options, find_best_on_device)
 
 
 # Damage -------------------------------------------------------------------------------------------------------------
