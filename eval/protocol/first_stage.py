@@ -210,6 +210,7 @@ def rank_pairs(
             dtype = given.text_embeds.dtype
             unmasked = given.exact
             for key, mask in distinct.items():
+                # Scores in float64 are compared in float32: copies tie wherever in a block they are.
                 masked = _masked(unmasked, mask[clips])
                 for method in methods:
                     # A directed method scores each direction by itself; the others share one matrix.

@@ -14,6 +14,7 @@ from eval.protocol.first_stage import (
     relevant_weights,
 )
 from eval.protocol.missing import mask_modalities
+from gallery.gallery import Gallery
 from modeling_scalar import MODALITIES
 from modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings, slow_ranks
@@ -141,6 +142,20 @@ def test_embeddings_that_are_not_finite_are_refused_by_name_unless_masked():
     embeddings.modality_embeds[2] = float("inf")
     with pytest.raises(ValueError, match=r"\['query4'\] and the clips \['clip2'\]"):
         evaluate_embeddings(embeddings)
+
+
+def test_clips_that_float32_cannot_tell_apart_tie_but_are_ordered_by_a_search():
+    text = torch.eye(8)[:1]
+    vectors = torch.eye(8)[[0, 0]]
+    vectors[:, 1] = torch.tensor([3.6e-5, 3e-5])  # scores 2e-10 apart
+    parts = {"text_embeds": text, "modality_embeds": vectors[:, None], "modality_mask": torch.ones(2, 1).bool()}
+    embeddings = make_embeddings(
+        2, 1, ("video",), pairs=torch.tensor([[0, 1]]), query_ids=["a"], captions=["a"], **parts
+    )
+    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], ["scalar"], ["text_to_video"])
+    assert ranks["scalar"]["text_to_video"].tolist() == [2]
+    (hits,) = Gallery.from_arrays(embeddings.clip_ids, {"video": vectors}).search(text)
+    assert hits.clip_ids == ["clip1", "clip0"]
 
 
 def test_class_labels_as_queries_give_accuracy():
