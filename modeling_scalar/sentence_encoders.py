@@ -52,7 +52,7 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
     """Return the requested modalities that an encoder supports, with a warning about the others.
 
     Raises:
-        ValueError: If it does not embed texts or any requested modality.
+        ValueError: If it does not embed texts or any requested modality, or pictures but no videos.
     """
     if not encoder.supports("text"):
         raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
@@ -64,6 +64,12 @@ def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iter
         if supports["audio"] and rate != SAMPLING_RATE:
             logger.warning(f"{name} expects audio at {rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
             supports["audio"] = False
+    # Frames are passed as a video: an encoder of single pictures, such as CLIP, would see nothing of a clip.
+    if "video" in wanted and encoder.supports("image") and not supports["video"]:
+        raise ValueError(
+            f"{name} embeds single pictures, but no videos; it supports {encoder.modalities}. Use an encoder of "
+            "videos, such as google/embeddinggemma-2."
+        )
     # What it does not support is absent in every clip.
     supported = []
     others = []
