@@ -58,8 +58,9 @@ def index(config: IndexConfig) -> None:
     report = index_folder(config)
     print_lines(*report.lines(Gallery.open(config.output)))
     has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
-    if report.of(Status.UNREADABLE) and not has_clips and not config.watch:
-        print_message("None of these files could be read.")
+    failed = report.of(Status.UNREADABLE, Status.EMPTY, Status.OUT_OF_REACH, Status.GONE)
+    if failed and not has_clips and not config.watch:
+        print_message("Nothing was embedded.")
         raise typer.Exit(1)
 
 

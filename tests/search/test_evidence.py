@@ -159,7 +159,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         (place / "clips" / name).unlink()
     path = str(place / "clips" / "d.mp4")
-    first = index("clips", *OF_TEXTS)
+    first = index("clips", *OF_TEXTS, code=1)
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
     assert f"{path}: nothing was found of subtitle, screen; it has pictures, see --read-text\n" in first.stdout
@@ -170,10 +170,10 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
         "read_clip",
         lambda self, *paths, **options: read.append(1) or read_clip(self, *paths, **options),
     )
-    assert "1 with nothing to embed" in index("clips").stdout and not read  # no further source
+    assert "1 with nothing to embed" in index("clips", code=1).stdout and not read  # no further source
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)
-        assert "0 new" in index("clips", "--read-text").stdout and read
+        assert "0 new" in index("clips", "--read-text", code=1).stdout and read
     monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
     assert "1 new" in index("clips", "--read-text").stdout
     assert best("do not go in here") == ("d.mp4", "screen")
@@ -182,7 +182,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
 def test_words_of_another_gallery_are_a_further_source(place, monkeypatch):
     monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
     index("clips", "--model", "light", "--read-text")
-    run("index", "clips/d.mp4", *OF_TEXTS, "--output", "other")
+    run("index", "clips/d.mp4", *OF_TEXTS, "--output", "other", code=1)
     assert len(Gallery.open("other")) == 0
     assert "1 new" in run("index", "clips/d.mp4", "--words-of", "gallery", "--output", "other").stdout
 

@@ -73,7 +73,7 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
 
 def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
     result = index("clips/empty.mp4", code=1)
-    assert "1 unreadable; 0 clips" in result.stdout and "None of these files could be read." in result.stderr
+    assert "1 unreadable; 0 clips" in result.stdout and result.stderr.endswith("Nothing was embedded.\n")
     reported = run("info", "gallery").stdout
     assert "unreadable files: 1" in reported  # not to be tried again until it changes
     assert reported.startswith("clips: 0\n")
@@ -149,16 +149,31 @@ def test_what_prune_keeps_and_why_is_reported(place):
     (place / "clips").mkdir()
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
-    counts, *lines = index("list.csv", "--prune").stdout.splitlines()
+    counts, *lines = index("list.csv", "--prune", code=1).stdout.splitlines()
     assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
     why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
     assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
     assert lines[2] == f"`scalar remove {place / 'gallery'} PATH` removes the clips of what will not come back"
     with pytest.MonkeyPatch.context() as patched:
         make_fail(patched, place / "clips")
-        counts, *lines = index("list.csv", "--prune").stdout.splitlines()
+        counts, *lines = index("list.csv", "--prune", code=1).stdout.splitlines()
     assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
     assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
+
+
+def test_index_that_embeds_nothing_fails_unless_there_was_nothing_to_do(place):
+    (place / "clips" / "nothing.mp4").write_text("none")
+    assert index("clips/nothing.mp4", code=1).stderr.endswith("Nothing was embedded.\n")
+    (place / "list.csv").write_text("path\nclips/nowhere.mp4\n")
+    index("list.csv", code=1)
+    assert "2 new" in index().stdout
+    assert "0 new, 0 changed, 2 unchanged" in index().stdout
+    shutil.rmtree(place / "clips" / "[red]")
+    (place / "clips" / "cat.mp4").rename(place / "clips" / "tom.mp4")
+    assert "1 moved, 1 unreadable, 1 with nothing to embed, 1 removed" in index("--prune", "clips").stdout
+    (place / "new").mkdir()
+    assert "No video or audio file" in index("new", code=1).stderr
+    assert "0 new" in index("new", "--prune").stdout
 
 
 def test_another_model_is_refused_for_indexing_and_querying(place):
