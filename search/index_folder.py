@@ -1,7 +1,7 @@
 """`scalar index`: find the files, load the model, and update a gallery, once or while watching."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from .indexing import Indexer
 from .reading import default_workers, memory_of_decoders
 from .setup import Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
-from .states import Report, Status
+from .states import FileState, Report, Status
 from .watching import watch
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ def _modalities(config: "IndexConfig", model: str, known: Gallery | None) -> tup
     return tuple(dict.fromkeys(further)) or None
 
 
+def _print_unlisted(folders: Mapping[str, str]) -> None:
+    for folder, reason in folders.items():
+        print_message(f"{folder} is skipped, as it cannot be listed: {reason}.")
+
+
 def _find(
     config: "IndexConfig", selection: FileSelection, columns: Sequence[str]
 ) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -151,6 +156,7 @@ def _find(
         print_message(
             f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}"
         )
+    _print_unlisted(selection.unlisted)
     if not files and not config.prune and not config.watch:
         places = ", ".join(repr(str(path)) for path in config.paths)
         raise ValueError(f"No video or audio file in {places}.")
@@ -183,8 +189,19 @@ def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
 def _watch(config: "IndexConfig", selection: FileSelection, indexer: Indexer) -> None:
     """Keep a gallery up to date until Ctrl-C."""
 
+    def find() -> list[str]:
+        before = dict(selection.unlisted)
+        selection.unlisted.clear()
+        files = find_files(config.paths, selection)
+        # A folder may be moved during a scan: it is skipped once two scans agree.
+        further = {folder: reason for folder, reason in selection.unlisted.items() if folder not in before}
+        if further:
+            _print_unlisted(further)
+            raise OSError("Some folders cannot be listed.")
+        return files
+
     def update(files: list[str]) -> None:
-        report = indexer.update(files)
+        report = indexer.update(files, unlisted=selection.unlisted)
         if len(report) > len(report.of(Status.UNCHANGED)):
             print_message(report.counts())
 
@@ -193,7 +210,7 @@ def _watch(config: "IndexConfig", selection: FileSelection, indexer: Indexer) ->
         "can write to it until Ctrl-C."
     )
     with suppress(KeyboardInterrupt):
-        watch(lambda: find_files(config.paths, selection), update, _INTERVAL)
+        watch(find, update, _INTERVAL)
 
 
 def index_folder(config: "IndexConfig") -> Report:
@@ -301,7 +318,10 @@ def index_folder(config: "IndexConfig") -> Report:
         if config.watch:
             _watch(config, selection, indexer)
         else:
-            indexer.update(files, texts)
+            indexer.update(files, texts, selection.unlisted)
+    # A folder that cannot be listed is reported as a file that cannot be read.
+    for folder, reason in selection.unlisted.items():
+        indexer.report.add(FileState(folder, Status.UNREADABLE, reason))
     return indexer.report
 
 

@@ -225,14 +225,15 @@ class _Update:
 
     # Files that are gone ---------------------------------------------------------------------------------------------
 
-    def find_gone(self, prune: bool) -> None:
+    def find_gone(self, prune: bool, unlisted: Iterable[str]) -> None:
         """Report files that are gone or out of reach; with `prune`, remove the clips of deleted ones. A new file with
         the content of one that is gone gets its clips."""
         # A file that cannot be accessed may still be there.
         gone = []
+        hidden = tuple(os.path.join(folder, "") for folder in unlisted)
         for path in self.known:
             try:
-                if is_gone(path):
+                if is_gone(path, hidden):
                     gone.append(path)
             except OSError as error:
                 if path in self.clips:
@@ -484,7 +485,7 @@ class Indexer:
         self._reader = reader
         self._embed = embed or (lambda jobs, size: embed_batches(model, processor, jobs, reader, size, num_workers))
 
-    def update(self, files: Sequence[str], texts: TextsOfFiles | None = None) -> Report:
+    def update(self, files: Sequence[str], texts: TextsOfFiles | None = None, unlisted: Iterable[str] = ()) -> Report:
         """
         Embed new and changed files.
 
@@ -492,6 +493,7 @@ class Indexer:
             files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of other files are kept.
             texts (`dict[str, dict[str, str]]`, *optional*): texts by file and by modality. For `"subtitle"` it may be
                 the path of a subtitle file.
+            unlisted (`list[str]`): folders that could not be listed: nothing below them counts as gone.
 
         Returns:
             The states of these files, and of those that are gone or out of reach.
@@ -499,7 +501,7 @@ class Indexer:
         report = Report()
         try:
             update = _Update(self.writer, self._reader, files, texts or {}, report)
-            update.find_gone(self.prune)
+            update.find_gone(self.prune, unlisted)
             todo = update.choose()
             self._read(update.sources(todo), len(todo), report)
         finally:

@@ -35,6 +35,7 @@ class FileSelection:
         left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
             dot, recycle bins and other system folders.
         not_utf8 (`set[str]`): the files that were skipped because their paths cannot be written in UTF-8.
+        unlisted (`dict[str, str]`): the subfolders that were skipped because they could not be listed, and why.
         unused (`dict[str, list[str]]`): by list, the columns that hold neither paths nor texts of a modality.
 
     Raises:
@@ -45,6 +46,7 @@ class FileSelection:
         self._is_excluded = path_matcher(exclude)
         self.left_out: set[str] = set()
         self.not_utf8: set[str] = set()
+        self.unlisted: dict[str, str] = {}
         self.unused: dict[str, list[str]] = {}
 
     def takes(self, path: str) -> bool:
@@ -55,6 +57,10 @@ class FileSelection:
         if is_hidden:
             self.left_out.add(path)
         return not is_hidden and not self._is_excluded(os.path.abspath(path))
+
+    def skip_folder(self, error: OSError) -> None:
+        """Note a folder that cannot be listed."""
+        self.unlisted[os.path.realpath(error.filename)] = error.strerror or str(error)
 
     def chosen(self, paths: Iterable[str]) -> list[str]:
         """The files to include among those that were found or named."""
@@ -75,10 +81,13 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
 
     Raises:
         FileNotFoundError: a path does not exist.
-        OSError: a folder cannot be listed.
+        OSError: one of these folders cannot be listed; without a selection, which notes them, also a subfolder.
     """
     found = {}  # a `dict`, as it keeps the order
     visited = set()
+    skip = _reraise
+    if selection is not None:
+        skip = selection.skip_folder
     selection = selection or FileSelection()
     for path in map(Path, paths):
         if not path.exists():
@@ -86,7 +95,8 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
         if not path.is_dir():
             found[real_path(path)] = None
             continue
-        for folder, subfolders, names in os.walk(path, onerror=_reraise, followlinks=True):
+        os.scandir(path).close()  # what was named must be there
+        for folder, subfolders, names in os.walk(path, onerror=skip, followlinks=True):
             # Linked folders are followed once, so circular links end.
             real = os.path.realpath(folder)
             if real in visited:

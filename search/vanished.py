@@ -10,13 +10,16 @@ from gallery.gallery import GalleryWriter
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # circular links lead to no file
 
 
-def is_gone(path: str) -> bool:
-    """Whether a file no longer exists; an `OSError` if that is unknown, as on a failing drive."""
+def is_gone(path: str, hidden: tuple[str, ...] = ()) -> bool:
+    """Whether a file no longer exists; an `OSError` if that is unknown, as on a failing drive, or if its path begins
+    with that of a `hidden` folder, which could not be listed."""
     try:
         os.stat(path)
     except OSError as error:
         if error.errno not in _NOT_THERE:
             raise
+        if path.startswith(hidden):
+            raise OSError("its folder could not be listed") from error
         return True
     except ValueError:  # no file can have this name
         return True

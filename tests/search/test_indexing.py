@@ -379,11 +379,11 @@ def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(fo
         folder.rmdir()
         away.rename(folder)
 
-    def look(path):
+    def look(path, *hidden):
         looks.append(path)
         if len(looks) == 2:
             leave()
-        found = is_gone(path)
+        found = is_gone(path, *hidden)
         if len(looks) == 2 and comes_back:
             come()
         return found

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from search.__main__ import app
 from tests.search.serving import WordModel, WordProcessor
 from tests.search.test_indexing import make_fail
+from tests.search.test_sources import make_unlistable
 
 SEEDS = [zlib.crc32(name.encode()) for name in MODALITIES]  # of queries, as the processor has them
 
@@ -174,6 +176,24 @@ def test_index_that_embeds_nothing_fails_unless_there_was_nothing_to_do(place):
     (place / "new").mkdir()
     assert "No video or audio file" in index("new", code=1).stderr
     assert "0 new" in index("new", "--prune").stdout
+
+
+@pytest.mark.promise("files", "A subfolder that cannot be listed is named and counted; the clips below it are kept")
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ENOENT])
+def test_a_folder_that_cannot_be_listed_is_reported_and_costs_no_clips(place, monkeypatch, code):
+    index()
+    (place / "clips" / "late.mp4").write_text("video")
+    red = place / "clips" / "[red]"
+    away = place / "away" if code == errno.ENOENT else None
+    make_unlistable(monkeypatch, red, code, away)
+    result = index("clips", "--prune")
+    kept = "" if away is None else ", 1 out of reach"
+    assert result.stdout.startswith(f"1 new, 0 changed, 1 unchanged, 2 unreadable{kept}; 3 clips in the gallery")
+    assert f"unreadable: {red}: {os.strerror(code)}\n" in result.stdout
+    assert f"{red} is skipped, as it cannot be listed: {os.strerror(code)}.\n" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    assert "unreadable files: 1\n" in run("info", "gallery").stdout  # a folder is not recorded
 
 
 def test_another_model_is_refused_for_indexing_and_querying(place):

@@ -1,5 +1,6 @@
 """Lists of files: CSV, JSON Lines, Parquet and saved data sets."""
 
+import errno
 import json
 import os
 
@@ -29,6 +30,20 @@ def below(folder, *names):
         (folder / name).write_text("media")
 
 
+def make_unlistable(patch, folder, code=errno.EACCES, moved_to=None):
+    """Have the system refuse to list a folder, as it does for other users than root, or move it when it is listed."""
+    scandir = os.scandir
+
+    def refuse(path="."):
+        if str(path).endswith(folder.name) and os.path.realpath(path) == str(folder):
+            if moved_to is not None:
+                folder.rename(moved_to)
+            raise OSError(code, os.strerror(code), path)
+        return scandir(path)
+
+    patch.setattr(os, "scandir", refuse)
+
+
 def names_of(folder, *options):
     selection = FileSelection(*options)
     found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
@@ -41,6 +56,20 @@ def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
     below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
     assert names_of(tmp_path) == (["a/8.mp4"], sorted({*(name.split("/")[0] for name in hidden), "a/._5.mp4"} - {"a"}))
     assert names_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
+
+
+def test_a_subfolder_that_cannot_be_listed_is_skipped_and_noted_but_not_one_that_is_named(tmp_path, monkeypatch):
+    below(tmp_path, "a/1.mp4", "lost+found/2.mp4", "z/3.mp4", "4.mp4")
+    make_unlistable(monkeypatch, tmp_path / "lost+found")
+    selection = FileSelection()
+    monkeypatch.chdir(tmp_path)
+    found = find_files(["."], selection)
+    assert found == [str(tmp_path / name) for name in ("4.mp4", "a/1.mp4", "z/3.mp4")]
+    assert selection.unlisted == {str(tmp_path / "lost+found"): "Permission denied"}
+    with pytest.raises(PermissionError):
+        find_files(["lost+found"], selection)
+    with pytest.raises(PermissionError):
+        find_files([tmp_path])  # nobody would see that something is missing
 
 
 def test_a_name_that_is_not_utf8_is_left_out_and_counted(tmp_path):

@@ -1,5 +1,6 @@
 """Folders that are watched. Nothing sleeps here: what happens between two looks is a step of the test."""
 
+import errno
 import os
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from gallery.gallery import Gallery, GalleryWriter
 from search.sources import find_files
 from search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
+from tests.search.test_sources import make_unlistable
 
 
 def looks_of(folder, steps, monkeypatch, find=None):
@@ -170,6 +172,37 @@ def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch): 
     assert "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone" in result.stderr
     assert result.stdout.startswith("0 new, 0 changed, 2 unchanged, 1 unreadable; 2 clips in the gallery")
     assert "gone from disk" not in result.stdout
+
+
+def test_a_watched_folder_that_cannot_be_listed_is_reported_once_and_costs_no_clips(place, monkeypatch):  # noqa: F811
+    red, scandir = place / "clips" / "[red]", os.scandir
+
+    def lock():
+        make_unlistable(monkeypatch, red)
+        (place / "clips" / "late.mp4").write_text("video")
+
+    def unlock():
+        monkeypatch.setattr(os, "scandir", scandir)
+        (red / "new.mp4").write_text("audio")
+
+    result = watching(monkeypatch, nothing, lock, nothing, nothing, unlock, nothing, nothing)
+    assert result.stderr.count("[red] is skipped, as it cannot be listed: Permission denied.") == 1
+    assert "gone" not in result.stderr and "Cannot scan now" not in result.stderr
+    assert result.stdout.startswith("3 new, 0 changed, 1 unchanged, 1 unreadable; 4 clips in the gallery")
+
+
+def test_a_folder_that_is_moved_while_it_is_listed_keeps_its_clips(place, monkeypatch):  # noqa: F811
+    red, scandir = place / "clips" / "[red]", os.scandir
+
+    def move():
+        make_unlistable(monkeypatch, red, errno.ENOENT, place / "clips" / "blue")
+
+    def moved():
+        assert not red.exists()
+        monkeypatch.setattr(os, "scandir", scandir)
+
+    result = watching(monkeypatch, nothing, move, moved, nothing, nothing)
+    assert "removed" not in result.stdout and "1 moved" in result.stdout
 
 
 def test_what_cannot_be_watched_is_reported(place):  # noqa: F811
