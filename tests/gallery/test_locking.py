@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import signal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -158,23 +160,29 @@ def test_a_drive_without_locks_is_refused_and_no_lock_is_made_that_would_outlive
             pass
 
 
-def test_a_folder_that_cannot_be_written_is_read(tmp_path):
-    write(tmp_path, make_clips(4))
-    (tmp_path / ".lock").unlink()
-    paths = [tmp_path, *tmp_path.rglob("*")]
+@pytest.fixture
+def open_folder():
+    """A folder below others that anybody may enter, unlike those of pytest."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_folder_that_cannot_be_written_is_read(open_folder):
+    write(open_folder, make_clips(4))
+    (open_folder / ".lock").unlink()
+    paths = [open_folder, *open_folder.rglob("*")]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
 
     def read():
-        os.chdir(tmp_path)  # the folders above may be closed to others
         if os.geteuid() == 0:  # whom no permission stops
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-        gallery = Gallery.open(".")
+        gallery = Gallery.open(open_folder)
         assert len(gallery.search(make_queries(1), k=3)[0]) == 3 and gallery.verify()
         try:
-            GalleryWriter(".")
+            GalleryWriter(open_folder)
         except PermissionError:
             return True
 
@@ -183,4 +191,4 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path):
     finally:
         for path in paths:
             path.chmod(0o755)
-    assert not (tmp_path / ".lock").exists()
+    assert not (open_folder / ".lock").exists()
