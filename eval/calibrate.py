@@ -18,6 +18,7 @@ from gallery.files import write_json
 from gallery.gallery import GalleryWriter
 from modeling_scalar import ScalarConfig
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from modeling_scalar.configuration_scalar import note_in_adapter
 from modeling_scalar.model_identity import identify, read_object
 from modeling_scalar.scores_scalar import CALIBRATION
 
@@ -37,8 +38,9 @@ def _write_model(model_path: str, options: Mapping[str, Any], modalities: Sequen
         if isinstance(value, list):
             value = [value[modalities.index(own)] for own in names]
         content[name] = value
-    kind.from_dict(dict(content))  # which checks it
+    fitted = kind.from_dict(dict(content))  # which checks it
     write_json(content, path)
+    note_in_adapter(fitted, model_path)
 
 
 def _check_modalities(config: CalibrateConfig, modalities: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_scalar import MODALITIES, ScalarConfig, check_weighing
+from .configuration_scalar import MODALITIES, ScalarConfig, ScoreConfig, check_weighing
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def check_modalities(modalities: Sequence[str]) -> None:
 
 
 @strict
-class ScalarJointConfig(PreTrainedConfig):
+class ScalarJointConfig(ScoreConfig):
     """Configuration of [`ScalarJointModel`]: one encoder of text, video and audio, and how clips are scored.
 
     Args:

@@ -4,9 +4,12 @@ The defaults are the sizes of the paper (Table S1): EVA-CLIP ViT-g/14 with 40 la
 bins, BERT-base with cross-attention, 512-dimensional embeddings and a query-weight temperature of 0.1.
 """
 
+import json
+import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
@@ -37,6 +40,38 @@ def check_weighing(config: PreTrainedConfig) -> None:
     """Raise a ValueError unless the weighting fields are in range and have one value for each modality."""
     ScoreOptions(config.query_temperature)
     check_calibration(config.modality_scale, config.modality_offset, config.modalities)
+
+
+def own_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the fields of a configuration except those of its encoders, with values as JSON has them."""
+    fields = {}
+    for name in type(config).__annotations__:
+        if not name.endswith("_config"):
+            fields[name] = getattr(config, name)
+    return json.loads(json.dumps(fields))
+
+
+def note_in_adapter(config: PreTrainedConfig, folder: str | os.PathLike) -> None:
+    """Note in the `adapter_config.json` of a folder, if there is one, the configuration that belongs to the adapter.
+    PEFT reads no other file, and gives its `auto_mapping` to the model, which then refuses an adapter that was trained
+    with another configuration than its own."""
+    path = Path(folder, "adapter_config.json")
+    if not path.is_file():
+        return
+    content = json.loads(path.read_text("utf-8"))
+    content["auto_mapping"] = (content.get("auto_mapping") or {}) | {"configuration": own_fields(config)}
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(content, indent=2, sort_keys=True), "utf-8")
+    unfinished.replace(path)
+
+
+class ScoreConfig(PreTrainedConfig):
+    """Base of the configurations of models that score clips."""
+
+    def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
+        """Save as transformers does, and beside an adapter also into its own configuration."""
+        super().save_pretrained(save_directory, **kwargs)
+        note_in_adapter(self, save_directory)
 
 
 @strict
@@ -73,7 +108,7 @@ class BeatsConfig(PreTrainedConfig):
 
 
 @strict
-class ScalarConfig(PreTrainedConfig):
+class ScalarConfig(ScoreConfig):
     """Configuration of [`ScalarModel`]: three towers, their heads, and how their embeddings are aggregated.
 
     Args:
@@ -194,4 +229,14 @@ class ScalarConfig(PreTrainedConfig):
 AutoConfig.register(BeatsConfig.model_type, BeatsConfig, exist_ok=True)
 ScalarConfig.register_for_auto_class()  # saves the code with the model
 
-__all__ = ["MODALITIES", "POOLINGS", "BeatsConfig", "ScalarConfig", "check_weighing", "in_package"]
+__all__ = [
+    "MODALITIES",
+    "POOLINGS",
+    "BeatsConfig",
+    "ScalarConfig",
+    "ScoreConfig",
+    "check_weighing",
+    "in_package",
+    "note_in_adapter",
+    "own_fields",
+]

@@ -6,11 +6,12 @@ Only safetensors files are read, and no code of a folder is executed.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoProcessor
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoProcessor, PreTrainedModel
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
 from . import registration  # noqa: F401
@@ -23,6 +24,9 @@ from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import ScalarProcessor
 from .retrieval_scalar import ScalarRetrievalModel
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 # The classes of saved models by the `model_type` of the configuration, and those of their processors.
 _MODELS = {ScalarConfig.model_type: ScalarModel, ScalarJointConfig.model_type: ScalarJointModel}
@@ -156,26 +160,53 @@ def _load_weights(
     return model
 
 
-def _load_adapter(model: ScalarRetrievalModel, identity: ModelIdentity) -> None:
+def _load_adapter(
+    model: ScalarRetrievalModel, identity: ModelIdentity, trainable: bool
+) -> "PeftModel | ScalarRetrievalModel":
     """Add the weights of an adapter to its base; all of them must fit."""
-    if identity.file("adapter_model.safetensors") is None:
+    weights = identity.file("adapter_model.safetensors")
+    if weights is None:
         raise ValueError(f"{identity.name} holds no adapter_model.safetensors, the only format that is read.")
-    with quietly():
-        info = model.load_adapter(identity.name)
-    wrong = sorted({*info.missing_keys, *info.unexpected_keys})
+    adapted = model
+    if trainable:
+        adapted, wrong = _trainable(model, identity, load_file(weights))
+    else:
+        with quietly():
+            info = PreTrainedModel.load_adapter(model, identity.name)  # the caller has chosen the configuration
+        wrong = info.missing_keys | info.unexpected_keys
     if wrong:
         raise ValueError(
             f"{len(wrong)} weights of the adapter in {identity.name} do not fit its base and its adapter_config.json, "
-            f"such as {wrong[0]}. Use the base that it was trained on, and the configuration that was saved with it."
+            f"such as {min(wrong)}. Use the base that it was trained on, and the configuration that was saved with it."
         )
+    return adapted
+
+
+def _trainable(
+    model: ScalarRetrievalModel, identity: ModelIdentity, weights: dict[str, torch.Tensor]
+) -> tuple["PeftModel", set[str]]:
+    """Put the weights of an adapter on its base as PEFT trains them; also return the names of those that do not fit."""
+    # Imported here, because only training needs it.
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    # The configuration that it is noted to belong to may change in this run, the place of its base may not.
+    config = PeftConfig.from_peft_type(**identity.adapter | {"inference_mode": False, "auto_mapping": None})
+    place = config.base_model_name_or_path
+    adapted = get_peft_model(model, config)
+    config.base_model_name_or_path = place
+    wrong = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() ^ weights.keys()
+    if not wrong:
+        set_peft_model_state_dict(adapted, weights)
+    return adapted, wrong
 
 
 def load_model(
     name_or_path: str | os.PathLike,
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
+    trainable: bool = False,
     **config_overrides: Any,
-) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
+) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.
 
@@ -189,6 +220,7 @@ def load_model(
         dtype (`torch.dtype`, *optional*): The dtype of the weights; by default that of the checkpoint or, if a device
             is given, [`default_dtype`].
         device (`torch.device`, *optional*): The device to run on; by default the CPU.
+        trainable (`bool`): Whether to return an adapter as a `PeftModel`, in which it can be trained further.
         **config_overrides: Fields of the configuration to change, such as `aggregation="gram"`. Modules that they add
             (a learned temperature, the learned scalars of `"hypergram"`) are newly initialised.
 
@@ -220,15 +252,19 @@ def load_model(
             fields = {name: value for name, value in config.to_dict().items() if name in _OF_HEADS}
             model = model_from_joint_encoder(base, config.modalities, **options, **fields)
             processor = processor_from_joint_encoder(base, config.modalities)
-            _load_adapter(model, identity)
+            model = _load_adapter(model, identity, trainable)
         else:
-            model, processor = _load_saved(identity, base, config_overrides, options)
+            model, processor = _load_saved(identity, base, trainable, config_overrides, options)
     return model.eval().to(device or "cpu"), processor
 
 
 def _load_saved(
-    identity: ModelIdentity, base: ModelIdentity, overrides: dict[str, Any], options: dict[str, Any]
-) -> tuple[ScalarRetrievalModel, ScalarProcessor]:
+    identity: ModelIdentity,
+    base: ModelIdentity,
+    trainable: bool,
+    overrides: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
     """Load a model that was saved whole, or an adapter on one."""
     # An adapter may have a configuration of its own.
     configured = identity
@@ -245,7 +281,7 @@ def _load_saved(
         )
     model = _load_weights(base, config, bool(overrides) or identity.adapter is not None, options)
     if identity.adapter is not None:
-        _load_adapter(model, identity)
+        model = _load_adapter(model, identity, trainable)
     return model, processor
 
 

@@ -15,8 +15,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 from transformers import PreTrainedModel, initialization
-from transformers.utils import ModelOutput
+from transformers.utils import CONFIG_NAME, ModelOutput, cached_file, find_adapter_config_file
 
+from .configuration_scalar import own_fields
 from .scores_scalar import PAPER_MODALITIES, WEIGHING, find_method, query_weights, retrieval_scores
 
 _TEMPERATURE = 0.07  # contrastive temperature of Table S1, for models without a learned one
@@ -106,6 +107,20 @@ class ScalarHyperbolicMix(nn.Module):
         return torch.sigmoid(self.mix_logit), torch.exp(self.log_curvature)
 
 
+def _check_adapters(model: PreTrainedModel, *_: Any) -> None:
+    """Raise a ValueError if an adapter in a model was trained with another configuration than the model's."""
+    own = own_fields(model.config)
+    for adapter in getattr(model, "peft_config", {}).values():
+        trained = (adapter.auto_mapping or {}).get("configuration", {})
+        different = {name: value for name, value in trained.items() if own.get(name) != value}
+        if different:
+            raise ValueError(
+                f"The adapter was trained with {different}, unlike the model that it is put on. Load both by "
+                "`AutoModel.from_pretrained(ADAPTER)`, or load the base with the adapter's configuration, "
+                "`config=AutoConfig.from_pretrained(ADAPTER)`."
+            )
+
+
 class ScalarRetrievalModel(PreTrainedModel):
     """Base class of models that embed queries and clips and score them as the configuration says. A subclass calls
     `add_score_modules` in its `__init__`, and has `get_text_features` and `get_modality_features`."""
@@ -139,20 +154,41 @@ class ScalarRetrievalModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Self:
-        """Load a model as transformers does, or an adapter in a local folder with the configuration of its run, which
-        transformers would take for a whole model."""
-        # A local adapter: load its base, with the configuration beside the adapter, then the adapter.
-        folder = Path(str(pretrained_model_name_or_path))
-        adapter_config = folder / "adapter_config.json"
-        has_configs = adapter_config.is_file() and (folder / "config.json").is_file()
-        if has_configs and not any(folder.glob("model*.safetensors")):
-            pretrained_model_name_or_path = json.loads(adapter_config.read_text("utf-8"))["base_model_name_or_path"]
-            kwargs["config"] = kwargs.get("config") or cls.config_class.from_pretrained(folder)
-            kwargs["adapter_kwargs"] = {"_adapter_model_path": str(folder)}
+        """Load a model as transformers does. An adapter, in a folder or on the Hub, is loaded with the configuration
+        of its run and on the commit of its base that it was trained on; transformers takes those of the base."""
+        # Find the adapter, which `AutoModel` has found already if it is on the Hub. Its files are on the disk then.
+        options = dict(kwargs.get("adapter_kwargs") or {})
+        source = options.pop("_adapter_model_path", pretrained_model_name_or_path)
+        for name in ("cache_dir", "local_files_only", "revision", "token"):
+            if name in kwargs:
+                options.setdefault(name, kwargs[name])
+        path = find_adapter_config_file(source, **options)
+        has_config = path and cached_file(source, CONFIG_NAME, **options, _raise_exceptions_for_missing_entries=False)
+        if has_config and not any(Path(source).glob("model*.safetensors")):
+            adapter = json.loads(Path(path).read_text("utf-8"))
+            pretrained_model_name_or_path = adapter["base_model_name_or_path"]
+            kwargs["revision"] = adapter.get("revision") or kwargs.get("revision")
+            # A configuration that is given counts, but not that of the base, which `AutoModel` has read itself.
+            given = kwargs.get("config")
+            if given is None or getattr(given, "_name_or_path", None) == pretrained_model_name_or_path:
+                kwargs["config"] = cls.config_class.from_pretrained(source, **options)
+            kwargs["adapter_kwargs"] = options | {"_adapter_model_path": source}
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
+    def load_adapter(self, *args: Any, **kwargs: Any) -> Any:
+        """Load an adapter into this model as transformers does.
+
+        Raises:
+            ValueError: If it was trained with another configuration than that of this model.
+        """
+        info = super().load_adapter(*args, **kwargs)
+        if "load_config" not in kwargs:  # from `from_pretrained`, where the configuration is chosen
+            _check_adapters(self)
+        return info
+
     def add_score_modules(self) -> None:
-        """Add the learned scalars of the configuration."""
+        """Add the learned scalars of the configuration, and the check of adapters that PEFT loads into the model."""
+        self.register_load_state_dict_post_hook(_check_adapters)
         method = find_method(self.config.aggregation, self.config.modalities, "aggregation")
         if method.uses_concat_heads and not getattr(self.config, "has_concat_heads", False):
             raise ValueError(

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModel, BertConfig, BertModel
+from peft import AutoPeftModelForFeatureExtraction, LoraConfig, PeftModel, get_peft_model
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from modeling_scalar import ScalarModel, load_model
 
@@ -78,6 +78,51 @@ def test_an_adapter_comes_back_with_the_configuration_it_was_trained_with(
     assert output.temperature == expected.temperature and output.score_parameters == expected.score_parameters
     if changes.get("aggregation") == "hypergram":
         assert abs(output.score_parameters[0] - 0.51) > 1e-3  # trained, not as initialised
+
+
+WAYS = {
+    "by its class": lambda folder, base: ScalarModel.from_pretrained(folder),
+    "by PEFT's class": lambda folder, base: AutoPeftModelForFeatureExtraction.from_pretrained(folder),
+    "by PEFT on a base": lambda folder, base: PeftModel.from_pretrained(ScalarModel.from_pretrained(base), folder),
+    "beside another": lambda folder, base: put_beside_another(folder, base),
+    "into a base": lambda folder, base: put_into(ScalarModel.from_pretrained(base), folder),
+}
+
+
+def put_into(model, folder, name="default"):
+    model.load_adapter(folder, adapter_name=name)
+    return model
+
+
+def put_beside_another(folder, base):
+    model = get_peft_model(ScalarModel.from_pretrained(base), LoraConfig(target_modules=QUERIES), adapter_name="one")
+    put_into(model, folder, "two").set_adapter("two")
+    return model
+
+
+@pytest.mark.promise("scores", "However an adapter is loaded, it scores as trained, or loading it is an error")
+@pytest.mark.parametrize("changes", [{}, {"query_temperature": 0.3}, *CHANGES[1:]])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_adapter_has_one_score_however_it_is_loaded(way, changes, tmp_path, tiny_model_dir, tiny_processor, batch):
+    trained = save_adapter(tmp_path, tiny_model_dir, tiny_processor, **changes)
+    if changes and way != "by its class":
+        with pytest.raises(ValueError, match=f"trained with .*{next(iter(changes))}.*AutoConfig"):
+            WAYS[way](tmp_path, tiny_model_dir)
+        base = ScalarModel.from_pretrained(tiny_model_dir, config=AutoConfig.from_pretrained(tmp_path))
+        loaded = PeftModel.from_pretrained(base, tmp_path)  # as the message says
+    else:
+        loaded = WAYS[way](tmp_path, tiny_model_dir)
+    with torch.no_grad():
+        output, expected = loaded.eval()(**batch), trained(**batch)
+    assert torch.equal(output.scores, expected.scores)
+    assert torch.equal(output.logits_per_text, expected.logits_per_text)
+
+
+def test_a_configuration_that_is_given_counts(tmp_path, tiny_model_dir, tiny_processor):
+    save_adapter(tmp_path, tiny_model_dir, tiny_processor, aggregation="gram")
+    config = AutoConfig.from_pretrained(tmp_path, aggregation="uniform")
+    assert AutoModel.from_pretrained(tmp_path, config=config).config.aggregation == "uniform"
+    assert load_model(tmp_path, aggregation="uniform")[0].config.aggregation == "uniform"
 
 
 def test_an_adapter_without_a_configuration_has_that_of_its_base(tmp_path, tiny_model_dir, tiny_processor, batch):
