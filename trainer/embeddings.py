@@ -5,6 +5,7 @@ stores the captions, or from `scalar index`. A clip is the same in every epoch.
 """
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import datasets
@@ -33,6 +34,8 @@ def _check_trained(model: ScalarJointModel, path: Any) -> None:
     has_trained_heads = False
     for name, value in model.named_parameters():
         part = part_of(name)
+        if part.endswith("_head") and "modules_to_save" in name:  # of an adapter, not of what made the gallery
+            continue
         if part.endswith("_head"):  # a new head adds zero
             has_trained_heads |= bool(value.abs().max() > 0)
         elif value.requires_grad and part not in ("hyperbolic", "logit_scale"):
@@ -100,7 +103,11 @@ class EmbeddingDataset(Examples):
         self._names = gallery.modalities
         self._mask = gallery.modality_mask[places]
         self._modalities = gallery.modality_embeds()[places]
-        self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
+        without = nullcontext()
+        if isinstance(model, PeftModel):  # heads that are continued come after what is stored
+            without = model.disable_adapter()
+        with without:
+            self._texts = _texts_of(gallery, base, processor, rows["caption"], progress)
 
     def identity(self) -> dict[str, Any]:
         """Add the SHA-256 of the embeddings."""

@@ -3,11 +3,16 @@
 LoRA targets and heads are defined only here. Parameter counts are exact and tested on the meta device.
 """
 
+import re
 from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from peft.utils.constants import DUMMY_TARGET_MODULES
+from peft.utils.other import ModulesToSaveWrapper
 
 from modeling_scalar import ScalarJointConfig, ScalarJointModel
 from modeling_scalar.configuration_joint_scalar import FAMILIES
@@ -130,8 +135,62 @@ def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Se
     return rf"backbone\.({'|'.join(patterns)})", heads
 
 
+def _reached(
+    model: ScalarRetrievalModel, recipe: str, matching: bool, learnable_temperature: bool, modalities: Sequence[str]
+) -> tuple[str, list[str]]:
+    """The pattern of a recipe's LoRA targets, and the modules that are trained in full, where the objective reaches
+    them."""
+    parts = parts_of(recipe)
+    unreached = _unreached(model, parts, matching, learnable_temperature, modalities)
+    if isinstance(model.config, ScalarJointConfig):
+        targets, heads = _joint_targets(model, parts, modalities)
+    else:
+        targets, heads = _targets(recipe, unreached)
+    trained = []
+    for name in (*heads, "hyperbolic", "logit_scale"):
+        if hasattr(model, name) and name not in unreached:
+            trained.append(name)
+    return targets, trained
+
+
+def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
+    """Raise a ValueError unless a recipe trains exactly what an adapter holds."""
+    model = adapted.get_base_model()
+    held = set()
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer | ModulesToSaveWrapper):
+            held.add(name)
+    # What the recipe trains, and the others that the adapter may have been trained with.
+    recipes = [recipe, *RECIPES[:-1]]
+    if isinstance(model.config, ScalarJointConfig):
+        for number in range(1, len(PARTS) + 1):
+            recipes += map(",".join, combinations(PARTS, number))
+    reached: dict[str, set[str]] = {}
+    for other in recipes:
+        try:
+            targets, trained = _reached(model, other, *fields)
+        except ValueError:  # does not fit the model
+            continue
+        adapted_names = [name for name, _ in model.named_modules() if re.fullmatch(targets, name)]
+        reached[other] = {*adapted_names, *trained}
+    fitting = [other for other, names in reached.items() if names == held]
+    if recipe in fitting:
+        return
+    # Either another recipe fits, or other fields of this one.
+    if fitting:
+        reason = f"was trained with `adapter: {fitting[0]}`, which continues it, not with {recipe!r}"
+    else:
+        different = sorted(set(map(part_of, reached.get(recipe, set()) ^ held)))
+        reason = f"differs from what `adapter: {recipe}` trains with these fields, in {different}"
+    raise ValueError(
+        f"The adapter {reason}. Continue it with the fields that it was trained with, or merge it into its base first: "
+        "`adapter: full` does so and trains the whole model, and a model saved after peft's `merge_and_unload` takes a "
+        "new adapter."
+    )
+
+
 def apply_adapters(
-    model: ScalarRetrievalModel,
+    model: ScalarRetrievalModel | PeftModel,
     recipe: str = "paper",
     matching: bool = True,
     learnable_temperature: bool = False,
@@ -142,7 +201,8 @@ def apply_adapters(
     Make exactly those parameters of a recipe trainable that the objective reaches.
 
     Args:
-        model ([`ScalarModel`] or [`ScalarJointModel`]): The base model, changed in place.
+        model ([`ScalarModel`] or [`ScalarJointModel`]): The base model, changed in place; or the PEFT model of an
+            adapter, which is continued, and for `"full"` merged into its base.
         recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`]; for a joint encoder `"full"`, or some
             of [`PARTS`], separated by commas.
         matching (`bool`): Whether to train the cross-encoder, which needs a text tower with cross-attention. It reads
@@ -157,28 +217,33 @@ def apply_adapters(
         The PEFT model, or for `"full"` the model itself.
 
     Raises:
-        ValueError: If the recipe is unknown or for another kind of model, or there is no temperature to learn.
+        ValueError: If the recipe is unknown or for another kind of model, there is no temperature to learn, or an
+            adapter was trained with another recipe.
     """
+    # A model with an adapter inside would get a second one, and be saved without the first.
+    if getattr(model, "peft_config", None) and not isinstance(model, PeftModel):
+        raise ValueError("The model has an adapter inside: load it with `load_model(ADAPTER, trainable=True)`.")
+    if isinstance(model, PeftModel) and recipe == "full":
+        model = model.merge_and_unload()
+    base = without_adapter(model)
     # Find out which parts of the model the loss has no gradient for: they would be saved and published untrained.
-    parts = parts_of(recipe)
-    if learnable_temperature and not model.config.has_logit_scale:
+    if learnable_temperature and not base.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
-        modalities = METHODS[model.config.aggregation].reads or model.config.modalities
-    unreached = _unreached(model, parts, matching, learnable_temperature, modalities)
+        modalities = METHODS[base.config.aggregation].reads or base.config.modalities
+    fields = matching, learnable_temperature, modalities
     if recipe == "full":
-        for name, parameter in model.named_parameters():
+        unreached = _unreached(base, (), *fields)
+        for name, parameter in base.named_parameters():
             parameter.requires_grad = not set(unreached) & set(name.split("."))
+        return base
+    # An adapter goes on as it is.
+    if isinstance(model, PeftModel):
+        _check_continued(model, recipe, *fields)
+        model.set_adapter(model.active_adapter)  # trainable
         return model
     # LoRA in the targets; the heads are trained in full.
-    if isinstance(model.config, ScalarJointConfig):
-        targets, heads = _joint_targets(model, parts, modalities)
-    else:
-        targets, heads = _targets(recipe, unreached)
-    trained = []
-    for name in (*heads, "hyperbolic", "logit_scale"):
-        if hasattr(model, name) and name not in unreached:
-            trained.append(name)
+    targets, trained = _reached(base, recipe, *fields)
     config = LoraConfig(
         task_type="FEATURE_EXTRACTION",
         r=8,  # rank, scale and dropout as in Table S1
@@ -187,7 +252,7 @@ def apply_adapters(
         target_modules=targets,
         modules_to_save=trained,
     )
-    return get_peft_model(model, config, revision=revision)
+    return get_peft_model(base, config, revision=revision)
 
 
 def without_adapter(model: PeftModel | ScalarRetrievalModel) -> ScalarRetrievalModel:

@@ -38,7 +38,7 @@ from .checkpoints import (
 )
 from .data import ClipDataset, Examples, ScalarDataCollator
 from .distributed import check_launched
-from .lora import apply_adapters, count_parameters, parts_of
+from .lora import apply_adapters, count_parameters, parts_of, without_adapter
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
 from .scalar_trainer import ScalarTrainer
@@ -60,13 +60,16 @@ def _build_model(
         changes["has_logit_scale"] = True
     if "heads" in parts_of(args.adapter):
         changes["has_heads"] = True
-    model, processor = load_model(run.model, dtype=torch.float32, **changes)
-    if args.learnable_temperature and model.config.has_logit_scale:
-        torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(args.temperature))
+    model, processor = load_model(run.model, dtype=torch.float32, trainable=True, **changes)
+    base = without_adapter(model)
+    # A temperature that an adapter has learned is continued.
+    is_learned = isinstance(model, PeftModel) and "logit_scale" in (model.active_peft_config.modules_to_save or ())
+    if args.learnable_temperature and base.config.has_logit_scale and not is_learned:
+        torch.nn.init.constant_(base.logit_scale.log_scale, -math.log(args.temperature))
     # Make those parameters trainable that the loss reaches.
     modalities = None  # those of the score
     if OBJECTIVES[args.objective].reads_every_modality:
-        modalities = model.config.modalities
+        modalities = base.config.modalities
     adapted = apply_adapters(
         model,
         args.adapter,
@@ -99,8 +102,12 @@ def _build_dataset(
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
-    fingerprint = identify(run.model).fingerprint
-    dataset = EmbeddingDataset(run.features, rows, model, processor, run.model, fingerprint, not args.disable_tqdm)
+    made_by = identify(run.model)
+    if made_by.base is not None:  # heads that are continued have not changed what is stored
+        made_by = made_by.base
+    dataset = EmbeddingDataset(
+        run.features, rows, model, processor, made_by.name, made_by.fingerprint, not args.disable_tqdm
+    )
     return dataset, torch.utils.data.default_collate, processor
 
 
@@ -221,6 +228,21 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
     }
 
 
+def _describe_earlier(run: RunArguments, rows: datasets.Dataset) -> dict[str, Any]:
+    """Describe the clips of one's own that the model has seen, and the training of an adapter that was continued."""
+    start = identify(run.model)
+    earlier = start.read(RECORD)
+    described: dict[str, Any] = {}
+    clips = set(earlier.get("clips") or ())
+    if run.benchmark == "own":  # the splits of published benchmarks are known to be disjoint
+        clips.update(clip_digests(rows))
+    if clips:
+        described["clips"] = sorted(clips)
+    if start.adapter is not None:
+        described["continues"] = {"model": run.model, "recipe": start.read(RECIPE), "training": earlier}
+    return described
+
+
 # A run ---------------------------------------------------------------------------------------------------------------
 
 
@@ -289,8 +311,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         trainer.save_model()
         if trainer.is_world_process_zero():
             record = describe_training(trainer, seconds, checkpoint is not None)
-            if run.benchmark == "own":  # the splits of published benchmarks are known to be disjoint
-                record["clips"] = clip_digests(rows)
+            record |= _describe_earlier(run, rows)
             folder = Path(args.output_dir)
             write_json(record, folder / RECORD)
             write_json(asdict(run) | args.to_sanitized_dict(), folder / RECIPE)  # last: it marks the run as finished

@@ -1,0 +1,169 @@
+"""Training goes on from an adapter: as it is, or merged into its base and trained whole; anything else is refused."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from modeling_scalar import ScalarModel, load_model
+from tests.conftest import make_batch, make_tiny_config
+from trainer.lora import apply_adapters, count_parameters, lora_parameters
+from trainer.recipe import parse_arguments
+from trainer.run import train
+
+CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0"]
+STILL = [*CONSTANT, "--learning_rate", "0"]
+MOVING = [*CONSTANT, "--learning_rate", "1e-2", "--loss_warmup_steps", "0"]
+ADAPTER = "adapter_model.safetensors"
+
+
+def run(tiny_run, output, *fields, steps=2, **options):
+    _, *arguments = tiny_run.command(output, *fields, steps=steps, **options)
+    assert train(*parse_arguments(list(map(str, arguments))))
+    return output
+
+
+@pytest.fixture(scope="module")
+def first(tiny_run, tmp_path_factory):
+    """An adapter whose matrices and heads have moved, in the folder of its run."""
+    folder = run(tiny_run, tmp_path_factory.mktemp("first") / "run", *MOVING)
+    matrices = [value for name, value in load_file(folder / ADAPTER).items() if ".lora_B" in name]
+    assert min(value.abs().max() for value in matrices) > 1e-3
+    return folder
+
+
+def scores_of(model):
+    with torch.no_grad():
+        return model.eval()(**make_batch()).scores
+
+
+@pytest.mark.promise("data", "Training from an adapter continues it: a step with learning rate 0 changes no weight")
+@pytest.mark.parametrize("part", [".", "checkpoint-2"])
+def test_a_step_that_learns_nothing_leaves_an_adapter_as_it_was(tiny_run, first, tmp_path, part):
+    again = run(tiny_run, tmp_path / "again", "--model", first / part, *STILL, steps=1)
+    assert (again / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
+    configs = [json.loads((folder / "adapter_config.json").read_text()) for folder in (first, again)]
+    assert configs[0] == configs[1] and configs[0]["base_model_name_or_path"] == str(tiny_run.folder / "model")
+
+
+def test_a_continued_adapter_learns_and_its_record_describes_the_first_training(tiny_run, first, tmp_path):
+    again = run(tiny_run, tmp_path / "again", "--model", first, *MOVING)
+    before, after = (load_file(folder / ADAPTER) for folder in (first, again))
+    assert before.keys() == after.keys() and all((before[name] != after[name]).any() for name in before)
+    record = json.loads((again / "training.json").read_text())
+    assert record["continues"]["model"] == str(first)
+    assert record["continues"]["training"] == json.loads((first / "training.json").read_text())
+    assert record["continues"]["recipe"]["model"] == str(tiny_run.folder / "model")
+
+
+@pytest.mark.e2e
+def test_a_resumed_run_from_an_adapter_is_the_unbroken_run(tiny_run, first, tmp_path):
+    whole = run(tiny_run, tmp_path / "whole", "--model", first, *MOVING, steps=4)
+    broken = run(tiny_run, tmp_path / "broken", "--model", first, *MOVING, steps=2)
+    resumed = ["--resume_from_checkpoint", "last"]
+    run(tiny_run, broken, "--model", first, *MOVING, *resumed, steps=4)
+    assert (whole / ADAPTER).read_bytes() == (broken / ADAPTER).read_bytes() != (first / ADAPTER).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["--adapter", "all_towers"], "was trained with `adapter: paper`.*merge"),
+        (["--matching_weight", "0"], r"differs .* in \['audio_condition', 'match_head', .*'text_model'.*merge"),
+        (["--learnable_temperature", "true", "--calibration_weight", "0"], r"differs .* in \['logit_scale'\].*merge"),
+        (["--condition_on", "video"], r"differs .* in \['audio_condition'\].*merge"),
+        (["--objective", "contrastive", "--aggregation", "hypergram"], r"differs .* in \['hyperbolic'\].*merge"),
+    ],
+)
+def test_another_reach_than_that_of_the_adapter_is_refused(tiny_run, first, tmp_path, fields, message):
+    with pytest.raises(ValueError, match=message):
+        run(tiny_run, tmp_path / "again", "--model", first, *fields, features="from files" not in fields)
+
+
+def test_a_learned_temperature_is_continued(tiny_run, tmp_path):
+    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0"]
+    first = run(tiny_run, tmp_path / "first", *learned)
+    run(tiny_run, tmp_path / "again", "--model", first, *learned, "--learning_rate", "0", steps=1)
+    assert (tmp_path / "again" / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
+
+
+def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):
+    again = run(tiny_run, tmp_path / "again", "--model", first, "--aggregation", "uniform", *STILL, steps=1)
+    assert (again / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
+    assert load_model(again)[0].config.aggregation == "uniform"
+    with pytest.raises(ValueError, match="trained with {'aggregation': 'uniform'}"):
+        PeftModel.from_pretrained(load_model(tiny_run.folder / "model")[0], again)
+
+
+# The whole model -----------------------------------------------------------------------------------------------------
+
+WHOLE = ["from files", "--adapter", "full"]
+
+
+def test_a_full_run_from_an_adapter_trains_and_saves_the_merged_model(tiny_run, first, tmp_path):
+    still = run(tiny_run, tmp_path / "still", "--model", first, *WHOLE, *STILL, steps=1)
+    assert not (still / ADAPTER).exists()
+    loaded = AutoModel.from_pretrained(still)
+    expected = scores_of(load_model(first)[0])
+    assert (scores_of(ScalarModel.from_pretrained(tiny_run.folder / "model")) - expected).abs().max() > 1e-3
+    # Merging adds a product of matrices in float32 to the weights.
+    torch.testing.assert_close(scores_of(loaded), expected, atol=1e-5, rtol=0)
+    assert type(loaded) is ScalarModel
+
+
+@pytest.mark.e2e
+def test_a_full_run_from_an_adapter_moves_the_weights_and_resumes_to_the_byte(tiny_run, first, tmp_path):
+    still = run(tiny_run, tmp_path / "still", "--model", first, *WHOLE, *STILL, steps=1)
+    moved = run(tiny_run, tmp_path / "moved", "--model", first, *WHOLE, *MOVING)
+    before, after = (load_file(folder / "model.safetensors") for folder in (still, moved))
+    changed = [name for name in before if (before[name] != after[name]).any()]
+    assert before.keys() == after.keys() and len(changed) > len(before) / 2
+    broken = run(tiny_run, tmp_path / "broken", "--model", first, *WHOLE, *MOVING, steps=1)
+    assert not list(broken.rglob(ADAPTER))
+    run(tiny_run, broken, "--model", first, *WHOLE, *MOVING, "--resume_from_checkpoint", "last")
+    assert (broken / "model.safetensors").read_bytes() == (moved / "model.safetensors").read_bytes()
+
+
+# In Python -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adapter_of(tiny_model_dir, tmp_path):
+    def save(recipe):
+        model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), recipe)
+        for parameter in lora_parameters(model):
+            torch.nn.init.normal_(parameter, std=0.1)
+        model.save_pretrained(tmp_path / recipe)
+        return tmp_path / recipe, count_parameters(model)
+
+    return save
+
+
+@pytest.mark.parametrize("recipe", ["paper", "all_towers"])
+def test_a_frozen_peft_model_is_made_trainable_as_it_was(recipe, adapter_of, tiny_model_dir):
+    folder, counts = adapter_of(recipe)
+    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), folder)
+    assert not count_parameters(loaded)
+    before = {name: value.clone() for name, value in loaded.state_dict().items()}
+    continued = apply_adapters(loaded, recipe)
+    assert count_parameters(continued) == counts
+    assert all(torch.equal(value, before[name]) for name, value in continued.state_dict().items())
+
+
+def test_the_default_recipe_on_another_adapter_names_that_of_the_adapter(adapter_of, tiny_model_dir):
+    folder, _ = adapter_of("all_towers")
+    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), folder, is_trainable=True)
+    with pytest.raises(
+        ValueError, match="was trained with `adapter: all_towers`, which continues it, not with 'paper'"
+    ):
+        apply_adapters(loaded)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "full"])
+def test_a_model_with_an_adapter_inside_is_not_adapted_again(recipe, adapter_of, tiny_processor):
+    folder, _ = adapter_of("paper")
+    with pytest.raises(ValueError, match="has an adapter inside: load it with"):
+        apply_adapters(AutoModel.from_pretrained(folder), recipe)
