@@ -107,12 +107,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
         data["tags"].append(identifier(adapter["peft_type"].lower()))
     base = adapter["base_model_name_or_path"]
     card = ModelCardData(library_name="peft", base_model=base, base_model_relation="adapter", **data)
-    # If the run changed the base's score or inputs, only the adapter's own configuration records it.
-    is_changed = variables["recipe"] is None or variables["encoder"] is not None  # or an encoder as published
-    if not is_changed:
-        for name in ("aggregation", "condition_on", "query_temperature"):
-            is_changed |= variables["recipe"].get(name) is not None
-    variables |= {"adapter": adapter, "added": added, "is_changed": is_changed, "is_of_heads": is_of_heads}
+    variables |= {"adapter": adapter, "added": added, "is_of_heads": is_of_heads}
     return render("adapter", card, details, **variables)
 
 

@@ -97,7 +97,7 @@ def _stage_training(source: Path, folder: Path) -> None:
     """Write the recipe and the records of the run, as far as they exist."""
     records = {
         "recipe.json": without_folders(optional_json(source / "recipe.json")),
-        "training.json": optional_json(source / "training.json"),
+        "training.json": without_folders(optional_json(source / "training.json")),
         "emissions.json": read_emissions(source / "emissions.csv"),  # without the location of whoever ran it
     }
     for name, content in records.items():
@@ -206,6 +206,12 @@ def card_inputs(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any
         temperature = temperature["__float__"]
     calibration = {name: config[name] for name in CALIBRATION if config.get(name) is not None}
     model_name = repo_id.split("/")[-1]
+    # The trainings that this one continued, the first one last.
+    continued = []
+    earlier = (training or {}).get("continues")
+    while earlier is not None:
+        continued.append(earlier)
+        earlier = earlier["training"].get("continues")
 
     # Front matter.
     tags = [*_TAGS, *map(identifier, modalities), identifier(aggregation)]
@@ -237,6 +243,7 @@ def card_inputs(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any
         "condition_on": config.get("condition_on", ScalarConfig.condition_on),
         "recipe": recipe,
         "training": training,
+        "continued": continued,
         "emissions": emissions,
         "settings": training_table(recipe, training, optional_json(folder / "adapter_config.json")),
         "evaluations": evaluations,

@@ -185,7 +185,7 @@ def _load_adapter(
 def _trainable(
     model: ScalarRetrievalModel, identity: ModelIdentity, weights: dict[str, torch.Tensor]
 ) -> tuple["PeftModel", set[str]]:
-    """Put the weights of an adapter on its base as PEFT trains them; also return the names of those that do not fit."""
+    """Put the weights of an adapter on its base as PEFT trains them; also return the names that do not fit."""
     # Imported here, because only training needs it.
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 

@@ -160,8 +160,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         options = dict(kwargs.get("adapter_kwargs") or {})
         source = options.pop("_adapter_model_path", pretrained_model_name_or_path)
         for name in ("cache_dir", "local_files_only", "revision", "token"):
-            if name in kwargs:
-                options.setdefault(name, kwargs[name])
+            options.setdefault(name, kwargs.get(name))
         path = find_adapter_config_file(source, **options)
         has_config = path and cached_file(source, CONFIG_NAME, **options, _raise_exceptions_for_missing_entries=False)
         if has_config and not any(Path(source).glob("model*.safetensors")):

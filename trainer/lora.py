@@ -183,9 +183,8 @@ def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
         different = sorted(set(map(part_of, reached.get(recipe, set()) ^ held)))
         reason = f"differs from what `adapter: {recipe}` trains with these fields, in {different}"
     raise ValueError(
-        f"The adapter {reason}. Continue it with the fields that it was trained with, or merge it into its base first: "
-        "`adapter: full` does so and trains the whole model, and a model saved after peft's `merge_and_unload` takes a "
-        "new adapter."
+        f"The adapter {reason}: continue it with the fields that it was trained with, or merge it into its base first "
+        "(`adapter: full` does so and trains the whole model, peft's `merge_and_unload` makes a new base)."
     )
 
 

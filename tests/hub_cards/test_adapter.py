@@ -4,17 +4,22 @@ import json
 import shutil
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
+from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_tensors
+from transformers import AutoModel
 
 from hub_cards.adapter import adapter_card, find_base, stage_adapter
 from hub_cards.card import Details
 from hub_cards.evidence.evaluations import eval_results, read_results
 from hub_cards.publishing import PublishedModel
+from modeling_scalar import ScalarModel, load_model
 from tests.hub_cards.evidence.test_evaluations import SHA256
-from tests.hub_cards.evidence.test_runs import RECIPE
+from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
+from tests.hub_cards.pushing import push_adapter, push_model
 
 
 def test_of_a_run_only_what_others_need_is_staged(adapter_dir, staged, model_dir):
@@ -65,7 +70,7 @@ def test_the_card_of_an_adapter_has_the_content_of_its_files(tmp_path):
     for part in (
         "A LoRA adapter of 18 parameters for [user/base](https://huggingface.co/user/base)",
         f"at the commit `{COMMIT}`",
-        'AutoPeftModelForFeatureExtraction.from_pretrained("user/adapter", trust_remote_code=True)',
+        'AutoModel.from_pretrained("user/adapter", trust_remote_code=True)',
         f'from_pretrained("user/base", revision="{COMMIT}", config=config, trust_remote_code=True)',
         "| `r` | `8` |",
         "| `text_model` | 12 |",
@@ -87,15 +92,43 @@ def test_the_card_of_an_adapter_has_the_content_of_its_files(tmp_path):
     assert "not recorded" not in body and "missing in the base" not in body
 
 
-@pytest.mark.parametrize("recipe", [None, RECIPE | {"aggregation": "gram"}])
-def test_an_adapter_that_may_score_otherwise_than_its_base_is_loaded_with_its_own_configuration(tmp_path, recipe):
+def test_the_card_of_a_continued_adapter_names_all_its_trainings(tmp_path):
     folder = make_adapter(tmp_path)
-    (folder / "recipe.json").unlink()
-    if recipe is not None:
-        write_json(recipe, folder / "recipe.json")
+    first = {"model": "runs/first", "recipe": RECIPE | {"model": "checkpoints/vast"}, "training": TRAINING}
+    second = {"model": "runs/second", "recipe": {}, "training": TRAINING | {"global_step": 7, "continues": first}}
+    write_json(TRAINING | {"continues": second}, folder / "training.json")
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "AutoPeftModel" not in body
-    assert body.index("config = AutoConfig.from_pretrained") < body.index("model = PeftModel.from_pretrained")
+    assert "- Continues the adapter `runs/second` in 7 steps of 64 examples, made 2026-11-20" in body
+    trained = "- Continues the adapter `runs/first` of `checkpoints/vast`, trained on `miniature` in 1,840 steps"
+    assert body.index("`runs/second`") < body.index(trained)
+
+
+def test_an_adapter_on_the_hub_scores_as_trained_on_its_base_as_it_was(hub, adapter_dir, model_dir, batch):
+    """By its id, with another score than its base, of which the Hub has got a newer commit with other weights."""
+    push_model(model_dir, "user/base", api=hub.api())
+    push_adapter(adapter_dir, "user/adapter", api=hub.api())
+    with torch.no_grad():
+        expected = load_model(adapter_dir)[0](**batch).scores
+        newer = ScalarModel.from_pretrained(model_dir)
+        newer.text_projection.weight += 1
+        newer.video_projection.weight += 1
+        newer.save_pretrained(model_dir)
+        push_model(model_dir, "user/base", api=hub.api())
+        for model in (
+            AutoModel.from_pretrained("user/adapter", trust_remote_code=True),
+            ScalarModel.from_pretrained("user/adapter"),
+            load_model("user/adapter")[0],
+        ):
+            assert model.config.aggregation == "gram"
+            assert torch.equal(model.eval()(**batch).scores, expected)
+    base = AutoModel.from_pretrained("user/base", trust_remote_code=True)
+    for load in (
+        lambda: AutoPeftModelForFeatureExtraction.from_pretrained("user/adapter", trust_remote_code=True),
+        lambda: PeftModel.from_pretrained(base, "user/adapter"),
+        lambda: AutoModel.from_pretrained("user/base", trust_remote_code=True).load_adapter("user/adapter"),
+    ):
+        with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
+            load()
 
 
 # The base -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from modeling_scalar import ScalarModel, load_model
-from tests.conftest import make_batch, make_tiny_config
+from tests.conftest import make_batch
 from trainer.lora import apply_adapters, count_parameters, lora_parameters
 from trainer.recipe import parse_arguments
 from trainer.run import train
