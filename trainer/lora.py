@@ -178,7 +178,7 @@ def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
         return
     # Either another recipe fits, or other fields of this one.
     if fitting:
-        reason = f"was trained with `adapter: {fitting[0]}`, which continues it, not with {recipe!r}"
+        reason = f"was trained with `adapter: {fitting[0]}`, not {recipe!r}"
     else:
         different = sorted(set(map(part_of, reached.get(recipe, set()) ^ held)))
         reason = f"differs from what `adapter: {recipe}` trains with these fields, in {different}"

@@ -4,21 +4,25 @@ import json
 
 import pytest
 import torch
+from peft import PeftModel
 from torch.nn.functional import normalize
+from transformers import AutoModel
 from typer.testing import CliRunner
 
 from eval.__main__ import app
+from eval.calibrate import _write_model
 from eval.embedding.embeddings import Embeddings
 from eval.protocol.calibration import MEASURES, Calibration
 from eval.run import RunConfig, embeddings_of
 from gallery.described import score_options_of
 from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import MODALITIES, load_model
+from modeling_scalar import MODALITIES, ScalarModel, load_model
 from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import retrieval_scores
 from tests.joint_encoders import write_joint_encoder
 from tests.modeling_scalar.test_calibrated_scores import Scores
+from tests.modeling_scalar.test_loading import save_adapter
 
 
 def write_embeddings(folder, metadata, num_clips=60, gap=True):
@@ -225,3 +229,12 @@ def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place,
         )
         for line, hits in zip(scores, gallery.search(embeds, k=2), strict=True):
             assert sorted(line.tolist(), reverse=True) == pytest.approx([hit.score for hit in hits], abs=1e-5)
+
+
+def test_what_is_written_into_an_adapter_is_noted_where_peft_reads_it(tmp_path, tiny_model_dir, tiny_processor):
+    save_adapter(tmp_path, tiny_model_dir, tiny_processor)
+    base = ScalarModel.from_pretrained(tiny_model_dir)
+    _write_model(tmp_path, {"query_temperature": 0.25}, [])
+    assert AutoModel.from_pretrained(tmp_path).config.query_temperature == 0.25
+    with pytest.raises(ValueError, match="trained with {'query_temperature': 0.25}"):
+        PeftModel.from_pretrained(base, tmp_path)
