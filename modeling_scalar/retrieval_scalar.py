@@ -167,7 +167,7 @@ class ScalarRetrievalModel(PreTrainedModel):
             adapter = json.loads(Path(path).read_text("utf-8"))
             pretrained_model_name_or_path = adapter["base_model_name_or_path"]
             kwargs["revision"] = adapter.get("revision") or kwargs.get("revision")
-            # A configuration that is given counts, but not that of the base, which `AutoModel` has read itself.
+            # `AutoModel` has read the configuration of the base, unless another one is given.
             given = kwargs.get("config")
             if given is None or getattr(given, "_name_or_path", None) == pretrained_model_name_or_path:
                 kwargs["config"] = cls.config_class.from_pretrained(source, **options)
@@ -181,9 +181,14 @@ class ScalarRetrievalModel(PreTrainedModel):
             ValueError: If it was trained with another configuration than that of this model.
         """
         info = super().load_adapter(*args, **kwargs)
-        if "load_config" not in kwargs:  # from `from_pretrained`, where the configuration is chosen
-            _check_adapters(self)
+        _check_adapters(self)
         return info
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save as transformers does, which leaves out the configuration if there is an adapter in the model."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if self._hf_peft_config_loaded:
+            self.config.save_pretrained(save_directory)
 
     def add_score_modules(self) -> None:
         """Add the learned scalars of the configuration, and the check of adapters that PEFT loads into the model."""

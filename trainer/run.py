@@ -102,12 +102,12 @@ def _build_dataset(
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
-    made_by = identify(run.model)
-    if made_by.base is not None:  # heads that are continued have not changed what is stored
-        made_by = made_by.base
-    dataset = EmbeddingDataset(
-        run.features, rows, model, processor, made_by.name, made_by.fingerprint, not args.disable_tqdm
-    )
+    name = run.model
+    encoder = identify(name)
+    if encoder.base is not None:  # heads that are continued have not changed what is stored
+        encoder = encoder.base
+        name = encoder.name
+    dataset = EmbeddingDataset(run.features, rows, model, processor, name, encoder.fingerprint, not args.disable_tqdm)
     return dataset, torch.utils.data.default_collate, processor
 
 
@@ -278,6 +278,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         targets = _semantic_targets(run, args, rows, checkpoint is None)
     # The model, the examples and the Trainer, which saves a checkpoint when interrupted.
     model, processor = _build_model(run, args)
+    earlier = _describe_earlier(run, rows)  # now: a checkpoint that it starts from may be gone at the end
     dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(
@@ -311,7 +312,7 @@ def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | 
         trainer.save_model()
         if trainer.is_world_process_zero():
             record = describe_training(trainer, seconds, checkpoint is not None)
-            record |= _describe_earlier(run, rows)
+            record |= earlier
             folder = Path(args.output_dir)
             write_json(record, folder / RECORD)
             write_json(asdict(run) | args.to_sanitized_dict(), folder / RECIPE)  # last: it marks the run as finished

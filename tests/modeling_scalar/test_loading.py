@@ -118,10 +118,19 @@ def test_an_adapter_has_one_score_however_it_is_loaded(way, changes, tmp_path, t
     assert torch.equal(output.logits_per_text, expected.logits_per_text)
 
 
-def test_a_configuration_that_is_given_counts(tmp_path, tiny_model_dir, tiny_processor):
+def test_an_adapter_that_is_saved_again_keeps_its_score(tmp_path, tiny_model_dir, tiny_processor, batch):
+    trained = save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor, aggregation="gram")
+    AutoModel.from_pretrained(tmp_path / "adapter").save_pretrained(tmp_path / "again")
+    tiny_processor.save_pretrained(tmp_path / "again")
+    with torch.no_grad():
+        for model in (AutoModel.from_pretrained(tmp_path / "again"), load_model(tmp_path / "again")[0]):
+            assert torch.equal(model.eval()(**batch).scores, trained(**batch).scores)
+
+
+def test_another_score_than_that_of_an_adapter_is_asked_of_this_package(tmp_path, tiny_model_dir, tiny_processor):
     save_adapter(tmp_path, tiny_model_dir, tiny_processor, aggregation="gram")
-    config = AutoConfig.from_pretrained(tmp_path, aggregation="uniform")
-    assert AutoModel.from_pretrained(tmp_path, config=config).config.aggregation == "uniform"
+    with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
+        AutoModel.from_pretrained(tmp_path, config=AutoConfig.from_pretrained(tmp_path, aggregation="uniform"))
     assert load_model(tmp_path, aggregation="uniform")[0].config.aggregation == "uniform"
 
 

@@ -1,6 +1,7 @@
 """Training goes on from an adapter: as it is, or merged into its base and trained whole; anything else is refused."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -91,11 +92,16 @@ def test_a_learned_temperature_is_continued(tiny_run, tmp_path):
 
 
 def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):
-    again = run(tiny_run, tmp_path / "again", "--model", first, "--aggregation", "uniform", *STILL, steps=1)
+    start = shutil.copytree(first, tmp_path / "start")
+    record = json.loads((start / "training.json").read_text())
+    (start / "training.json").write_text(json.dumps(record | {"clips": ["0" * 16]}))
+    again = run(tiny_run, tmp_path / "again", "--model", start, "--aggregation", "uniform", *STILL, steps=1)
     assert (again / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
     assert load_model(again)[0].config.aggregation == "uniform"
     with pytest.raises(ValueError, match="trained with {'aggregation': 'uniform'}"):
         PeftModel.from_pretrained(load_model(tiny_run.folder / "model")[0], again)
+    # Clips of one's own that it has seen stay known: an evaluation on them is no test.
+    assert json.loads((again / "training.json").read_text())["clips"] == ["0" * 16]
 
 
 # The whole model -----------------------------------------------------------------------------------------------------

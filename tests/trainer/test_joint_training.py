@@ -355,6 +355,14 @@ def test_heads_are_trained_from_a_gallery_of_an_encoder_without_gradients(tmp_pa
     assert changed.fingerprint == anew.fingerprint != before.fingerprint
     assert set(count_parameters(load_model(tmp_path / "run")[0], trainable=False)) >= {"text_head", "subtitle_head"}
 
+    # The heads are continued on the same gallery, which is that of their base.
+    again = ["--model", tmp_path / "run", "--output_dir", tmp_path / "again", "--learning_rate", "0"]
+    train(*parse_arguments([str(tmp_path / "recipe.json"), *map(str, again)]))
+    weights = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("run", "again")]
+    records = [json.loads((tmp_path / name / "training.json").read_text()) for name in ("run", "again")]
+    assert weights[0] == weights[1] and records[0]["clips"] == records[1]["clips"]
+    assert records[1]["continues"]["training"] == records[0]
+
 
 # Runs ---------------------------------------------------------------------------------------------------------------
 
