@@ -19,7 +19,7 @@ from modeling_scalar.configuration_joint_scalar import FAMILIES
 from modeling_scalar.configuration_scalar import MODALITIES
 from modeling_scalar.model_identity import part_of
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import METHODS
+from modeling_scalar.scores_scalar import find_method
 
 from .towers import towers_of
 
@@ -229,7 +229,7 @@ def apply_adapters(
     if learnable_temperature and not base.config.has_logit_scale:
         raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
-        modalities = METHODS[base.config.aggregation].reads or base.config.modalities
+        modalities = find_method(base.config.aggregation, base.config.modalities).reads or base.config.modalities
     fields = matching, learnable_temperature, modalities
     if recipe == "full":
         unreached = _unreached(base, (), *fields)
