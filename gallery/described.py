@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from commands.schema import EXPECTED, count, flag, length, nothing, number, problem_in, rate, size, text
+
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
 
@@ -19,6 +21,74 @@ LIMITS = {
 
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
 _LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
+_LARGEST_TEMPERATURE = 2.0**127  # of finite ones in float32
+
+
+def _temperature(value: Any) -> bool:
+    """Whether cosines can be divided by a value in float32; JSON stores an infinity as a string."""
+    if type(value) in (int, float):
+        return _LEAST_TEMPERATURE <= value <= _LARGEST_TEMPERATURE or value == math.inf
+    return value == "inf"
+
+
+def _positive(value: Any) -> bool:
+    return length(value) and value > 0
+
+
+def _seconds(value: Any) -> bool:
+    return number(value) and value >= 1
+
+
+EXPECTED.update(
+    {
+        _temperature: "a float32 number above 0, or 'inf'",
+        _positive: "a number above 0",
+        _seconds: "a number of seconds, at least 1",
+    }
+)
+
+# Every entry that some reader uses. Calibrations and names of modalities have further checks of their own.
+_METADATA = {
+    "model?": (None, text),
+    "model_revision?": (None, text),
+    "local_model?": (None, text),
+    "fingerprint?": (None, text),
+    "weights?": (None, {...: text}),
+    "training?": (None, {"seed?": (None, number)}),
+    "query_temperature?": (None, _temperature),
+    "modalities?": (None, [text]),
+    "score_options?": (
+        None,
+        {
+            "method?": text,
+            "query_temperature?": (None, _temperature),
+            "hyperbolic_mix?": rate,
+            "curvature?": _positive,
+            "rank_constant?": _positive,
+            "modality_scale?": (None, [number]),
+            "modality_offset?": (None, [number]),
+            ...: nothing,
+        },
+    ),
+    "least_score?": (
+        None,
+        {"score": number, "num_clips": count, "modalities": [text], "score_options": {"method": text}},
+    ),
+    "segment?": (None, _seconds),
+    "scenes?": flag,
+    "num_frames?": size,
+    "max_audio_seconds?": _seconds,
+    "plan?": (None, {}),
+    "unfinished?": {...: count},
+    "lost?": {...: count},
+    "benchmark?": text,
+    "split?": text,
+    "task?": text,
+    "trained_on?": (None, count),
+    "kinds?": {...: (None, text)},
+    "problems?": [text],
+    "left_out?": (None, [text]),
+}
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -68,8 +138,7 @@ def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
         from modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch
 
         found = PAPER_MODALITIES
-    are_names = isinstance(found, list | tuple) and all(isinstance(name, str) and name for name in found)
-    if not are_names or len(set(found)) < len(found):
+    if "" in found or len(set(found)) < len(found):
         raise ValueError(f"`{MODALITIES}` must be a list of different names, got {found!r:.80}.")
     return tuple(found)
 
@@ -84,20 +153,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         modalities (sequence of `str`, *optional*): those of its clips; by default those in the metadata.
     """
     # They come from a file that may have been made by anything.
-    if not isinstance(metadata, Mapping):
-        raise ValueError(f"The metadata of {where} must be a dict, got {metadata!r:.80}.")
-    score_options = metadata.get("score_options") or {}
-    if not isinstance(score_options, Mapping):
-        raise ValueError(f"`score_options` in the metadata of {where} must be a dict, got {score_options!r:.80}.")
-    # The temperature divides cosines in float32.
-    for options in (metadata, score_options):
-        value = options.get("query_temperature")
-        if value in (None, "inf") or (type(value) in (int, float) and value >= _LEAST_TEMPERATURE):
-            continue
-        raise ValueError(
-            f"`query_temperature` in the metadata of {where} must be a float32 number above 0, or 'inf', got "
-            f"{value!r:.80}."
-        )
+    problem = problem_in(metadata, _METADATA)
+    if problem is not None:
+        raise ValueError(f"In the metadata of {where}, {problem}.")
     # Names of modalities, and numbers for each of them.
     try:
         named = modalities_in(metadata)
@@ -106,7 +164,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
             from modeling_scalar.scores_scalar import check_calibration  # not at the top: it imports torch
 
             check_calibration(modalities=modalities or named, **calibration)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
 

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
+from commands.schema import parse_json
+
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -99,10 +101,6 @@ def write_json(content: Any, path: Path) -> int:
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
-def _not_json(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
     """
     Read a JSON object.
@@ -116,8 +114,8 @@ def read_json(path: Path, remedy: str = "Restore the file.") -> dict[str, Any]:
         ValueError: it is not JSON, or not an object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_json)
-    except (RecursionError, ValueError) as error:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}. {remedy}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(content).__name__}. {remedy}")

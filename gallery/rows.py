@@ -1,6 +1,5 @@
 """Rows of the tables of [`~gallery.columns`], without their vectors and without torch, which loads for a second."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -8,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from commands.schema import parse_json, problem_in, text
 
 FILES = pa.schema(
     {
@@ -39,10 +40,17 @@ class MediaFile:
     texts: str | None = None
 
     def words(self) -> dict[str, str]:
-        """What is known of it in words, by the names of modalities."""
+        """What is known of it in words, by the names of modalities; a ValueError if that is not what is recorded."""
         if self.texts is None:
             return {}
-        return json.loads(self.texts)
+        try:
+            texts = parse_json(self.texts)
+            problem = problem_in(texts, {...: text}, "texts")
+        except ValueError as error:
+            problem = f"`texts` is not JSON: {error}"
+        if problem is not None:
+            raise ValueError(f"In the record of the media file {self.path!r}, {problem}.")
+        return texts
 
 
 def abbreviated(names: Sequence[Any]) -> str:

@@ -16,6 +16,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from commands.schema import count, nothing, problem_in, text
 from gallery.files import read_json, sha256_of, without_infinity
 
 MANIFEST = "gallery.json"
@@ -40,6 +42,21 @@ DERIVED = "dataset_info.json", "state.json"
 """What `datasets` reads in the folder of a table."""
 MOST_PIECES = 4096
 """Runs of rows without removed ones, which readers map one by one. Writers write a shard with more of them again."""
+
+_TABLE = [
+    {
+        "file": text,
+        "rows": count,
+        "bytes": count,
+        "sha256": text,
+        "removed?": text,
+        "num_removed?": count,
+        "removed_sha256?": text,
+        ...: nothing,
+    }
+]
+# A manifest of a stranger must not lead out of the folder, so that it names no other tables.
+_MANIFEST = {"commit": count, "metadata": {}, "tables": {**{f"{name}?": _TABLE for name in TABLES}, ...: nothing}}
 
 
 class DamagedFileError(ValueError):
@@ -201,6 +218,9 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
             f"{path} has version {manifest.get('version')!r:.80}, expected {VERSION}. Update this program, or index "
             "again."
         )
+    problem = problem_in(manifest, _MANIFEST)
+    if problem is not None:
+        raise DamagedFileError(path, f"was not written by this program: {problem}", folder)
     shards = {}
     try:
         for table, entries in manifest["tables"].items():
@@ -208,6 +228,15 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     except ValueError as error:
         raise DamagedFileError(path, str(error), folder) from error
     return manifest, shards
+
+
+def _removed_rows(raw: bytes) -> np.ndarray:
+    """Read a list of rows, in ascending order; an empty one if it is none."""
+    with suppress(ValueError, EOFError):
+        rows = np.load(io.BytesIO(raw), allow_pickle=False)
+        if rows.ndim == 1 and rows.dtype == "<u4":
+            return rows.astype(np.int64)
+    return np.empty(0, np.int64)
 
 
 def map_shard(folder: Path, shard: Shard) -> Part:
@@ -252,7 +281,9 @@ def map_shard(folder: Path, shard: Shard) -> Part:
         raw = removed_path.read_bytes()
         if hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
             raise DamagedFileError(removed_path, "has changed since it was written", folder.parent)
-        removed = np.load(io.BytesIO(raw)).astype(np.int64)
+        removed = _removed_rows(raw)
+        if len(removed) != shard.num_removed or not (np.diff(removed, prepend=-1, append=shard.rows) > 0).all():
+            raise DamagedFileError(removed_path, "does not list rows that were removed", folder.parent)
     return Part(read, shard.rows, removed)
 
 

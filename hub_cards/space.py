@@ -6,6 +6,7 @@ from typing import Any
 
 from huggingface_hub import HfApi, SpaceCardData
 
+from gallery.described import check_metadata
 from gallery.files import read_json
 from gallery.storage import MANIFEST
 from modeling_scalar.model_identity import LIGHT
@@ -50,7 +51,9 @@ def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
         with explained(api.endpoint, f"dataset {gallery}"):
             place["gallery_revision"] = api.dataset_info(gallery).sha
             path = api.hf_hub_download(gallery, MANIFEST, repo_type="dataset", revision=place["gallery_revision"])
-        place["model"] = read_json(Path(path)).get("metadata", {}).get("model")
+        metadata = read_json(Path(path)).get("metadata", {})
+        check_metadata(metadata, gallery)
+        place["model"] = metadata.get("model")
         if place["model"] is None:
             raise ValueError(f"{gallery} names no model on the Hub: publish it again with --model.")
         if place["model"] != LIGHT:  # its packages come with the search

@@ -12,12 +12,12 @@ from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 46,
-    "trainer.scalar_trainer": 42,
-    "eval.source": 45,
-    "search.index_folder": 44,
-    "search.service.app": 47,
-    "gallery.gallery gallery.searching": 38,
+    "trainer.run": 47,
+    "trainer.scalar_trainer": 43,
+    "eval.source": 47,
+    "search.index_folder": 45,
+    "search.service.app": 48,
+    "gallery.gallery gallery.searching": 39,
     "modeling_scalar.scores_scalar": 2,
 }
 

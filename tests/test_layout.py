@@ -61,9 +61,11 @@ def test_cards_take_of_evaluation_its_reports_alone():
 def test_a_library_does_not_change_how_ctrl_c_is_reported():
     """Programs do, by importing `commands.interrupts`; who imports a gallery has a program of their own."""
     found = {module for path in (ROOT / "gallery").rglob("*.py") for _, module in imported(path)}
-    assert {module for module in found if module.split(".")[0] == "commands"} == {"commands.texts"}
-    texts = {module for _, module in imported(ROOT / "commands" / "texts.py")}
-    assert texts <= sys.stdlib_module_names and not imported(ROOT / "commands" / "__init__.py")
+    assert {module for module in found if module.split(".")[0] == "commands"} == {"commands.schema", "commands.texts"}
+    inner = {
+        module.split(".")[0] for name in ("schema", "texts") for _, module in imported(ROOT / f"commands/{name}.py")
+    }
+    assert inner <= sys.stdlib_module_names and not imported(ROOT / "commands" / "__init__.py")
 
 
 def test_remote_code_is_flat_and_needs_nothing_else():

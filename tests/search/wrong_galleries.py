@@ -195,10 +195,15 @@ WRONG = [
     *(Wrong(f"version {value!r:.20}", fields(version=value), "has version .*expected 3") for value in (2, "3")),
     # What the gallery says of itself
     *(
-        Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` in the", SCORING)
+        Wrong(f"temperature {value!r}", metadata(query_temperature=value), "`query_temperature` must be", SCORING)
         for value in (1e-320, "hot")
     ),
-    Wrong("a score's temperature", metadata(score_options={"query_temperature": -1}), "`query_temp", SCORING),
+    Wrong(
+        "a score's temperature",
+        metadata(score_options={"query_temperature": -1}),
+        "`score_options.query_temp",
+        SCORING,
+    ),
     # Its tables
     Wrong("a shard that is not there", shard(file="data-000009-0.arrow"), "data-000009-0.arrow is missing"),
     Wrong("more bytes than there are", shard(bytes=10**15), "must have 1000000000000000 bytes, got"),

@@ -1,0 +1,163 @@
+"""JSON that anyone may have written: read within bounds, and checked against a description of what is expected.
+
+A function checks a value. All items of a list are like its one item; a tuple is null, or like its second item. An
+object has the named fields, of which those with a "?" may be absent; what any other field holds is under `...`, and
+without it, other fields are not read.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+_LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
+_DEEPEST = 64  # lists and objects within each other
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST
+
+
+def count(value: Any) -> bool:
+    """Whether a value is a whole number that is not negative."""
+    return number(value) and isinstance(value, int) and value >= 0
+
+
+def size(value: Any) -> bool:
+    """Whether a value is a whole number above zero."""
+    return count(value) and value > 0
+
+
+def length(value: Any) -> bool:
+    """Whether a value is a number that is not negative."""
+    return number(value) and value >= 0
+
+
+def flag(value: Any) -> bool:
+    """Whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def rate(value: Any) -> bool:
+    """Whether a value is a number from 0 to 1."""
+    return number(value) and 0 <= value <= 1
+
+
+def text(value: Any) -> bool:
+    """Whether a value is text that can be written: JSON can hold half a character, which cannot."""
+    return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
+
+
+def nothing(value: Any) -> bool:
+    """No value: for fields that must not be there."""
+    return False
+
+
+EXPECTED: dict[Callable[[Any], bool], str] = {
+    number: "a finite number",
+    count: "a whole number from 0",
+    size: "a whole number from 1",
+    length: "a number from 0",
+    flag: "true or false",
+    rate: "a number from 0 to 1",
+    text: "text",
+    nothing: "absent",
+}
+"""What each function checks, for messages; others that a description uses add themselves."""
+
+
+def problem_in(value: Any, expected: Any, name: str = "") -> str | None:
+    """Return what is wrong with a value, if anything, beginning with the name of the field."""
+    # By the form of what is expected: see the top of this file.
+    if isinstance(expected, tuple):
+        if value is None:
+            return None
+        return problem_in(value, expected[1], name)
+    if isinstance(expected, list):
+        return _problem_in_list(value, expected[0], name)
+    if isinstance(expected, dict):
+        return _problem_in_object(value, expected, name)
+    if expected(value):
+        return None
+    return f"`{name}` must be {EXPECTED[expected]}, got {value!r:.80}"
+
+
+def _problem_in_list(value: Any, expected: Any, name: str) -> str | None:
+    """Check a list of items that are all alike."""
+    if not isinstance(value, list):
+        return f"`{name}` must be a list, got {value!r:.80}"
+    for place, item in enumerate(value):
+        problem = problem_in(item, expected, f"{name}[{place}]")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _problem_in_object(value: Any, expected: dict[Any, Any], name: str) -> str | None:
+    """Check the fields of an object."""
+    where = f"`{name}`" if name else "it"
+    if not isinstance(value, dict):
+        return f"{where} must be an object, got {value!r:.80}"
+    # Missing fields first: they usually have a cause of their own, such as a file of another program.
+    fields = {}
+    lacking = []
+    for key, inner in expected.items():
+        if key is ...:
+            continue
+        fields[key.removesuffix("?")] = inner
+        if not key.endswith("?") and key not in value:
+            lacking.append(key)
+    if lacking:
+        return f"{where} lacks {lacking}"
+    for key, item in value.items():
+        inner = fields.get(key, expected.get(...))
+        if inner is None:
+            continue  # no reader uses it
+        if not text(key):
+            return f"{where} holds the name {key!r:.80}"
+        problem = problem_in(item, inner, f"{name}.{key:.80}".removeprefix("."))
+        if problem is not None:
+            return problem
+    return None
+
+
+def _not_json(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def parse_json(raw: str | bytes) -> Any:
+    """Parse JSON; raises a ValueError if it is not JSON, or nested too deeply for a program to go through."""
+    try:
+        content = json.loads(raw, parse_constant=_not_json)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    # Level by level, as going through it by recursion is what may fail.
+    level = [content]
+    for _ in range(_DEEPEST):
+        inner = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        level = inner
+    if level:
+        raise ValueError("it is nested too deeply")
+    return content
+
+
+__all__ = [
+    "EXPECTED",
+    "count",
+    "flag",
+    "length",
+    "nothing",
+    "number",
+    "parse_json",
+    "problem_in",
+    "rate",
+    "size",
+    "text",
+]

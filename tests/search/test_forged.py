@@ -1,0 +1,130 @@
+"""What a stranger wrote: any value in any field of a gallery's manifest is refused in one sentence, or harmless."""
+
+import json
+import math
+from copy import deepcopy
+
+import pytest
+
+from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
+from gallery.storage import MANIFEST, signed
+from search.__main__ import info
+from tests.gallery.conftest import make_clips, make_queries
+
+DEEP = "deep"
+KINDS = [
+    None, True, 0, 1, -1, 2**63, 10**400, 0.5, 1e300, math.inf, "", "inf", "../../x", "\ud800", [], {}, [None], [[1]],
+    ["x"], {"": 1}, {"x": None}, {"x": {"x": []}}, DEEP,
+]  # fmt: skip
+PARTS = 12  # one of which is quick: over all fields it has every value
+METADATA = {
+    "model": "some/model",
+    "model_revision": "main",
+    "local_model": "model",
+    "fingerprint": "f" * 64,
+    "weights": {"model.safetensors": "0" * 64},
+    "training": {"seed": 1},
+    "query_temperature": 0.2,
+    "modalities": ["video", "audio", "subtitle"],
+    "score_options": {"method": "scalar", "modality_scale": [1.0, 2.0, 1.0], "modality_offset": [0.0, 0.1, 0.0]},
+    "least_score": {
+        "score": 0.5,
+        "num_clips": 3,
+        "modalities": ["video", "audio", "subtitle"],
+        "score_options": {
+            "method": "scalar",
+            "query_temperature": 0.2,
+            "modality_scale": [1.0, 2.0, 1.0],
+            "modality_offset": [0.0, 0.1, 0.0],
+        },
+    },
+    "segment": 30.0,
+    "scenes": True,
+    "num_frames": 2,
+    "max_audio_seconds": 5.0,
+    "plan": {"dtype": "float16"},
+    "benchmark": "own",
+    "split": "test",
+    "task": "retrieval",
+    "trained_on": 0,
+    "kinds": {"q": "kind"},
+    "problems": ["nothing"],
+    "left_out": ["x"],
+    "versions": {"torch": "2"},
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A gallery with every entry of metadata, and clips that were removed."""
+    folder = tmp_path_factory.mktemp("forged") / "gallery"
+    names, embeds, mask = make_clips(6)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = METADATA
+        writer.put_clips(names, embeds, mask)
+        writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
+        writer.commit()
+        writer.remove_clips(names[1:2])
+        writer.commit()
+    return folder
+
+
+def places_in(content, path=()):
+    """The paths to every value in a document."""
+    yield path
+    for key in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield from places_in(content[key], (*path, key))
+
+
+def forged(content, path, value):
+    """The text of a manifest with another value, signed anew."""
+    content = deepcopy(content)
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    text = json.dumps(signed(content))
+    # Deeper than a program can go, but not than the parser.
+    return text.replace(json.dumps(DEEP), "[" * 300 + "]" * 300)
+
+
+def use(folder):
+    """Everything that reads the manifest; returns what a search finds."""
+    gallery = Gallery.open(folder)
+    found = gallery.search(make_queries(1), 3)[0]
+    gallery.search(like=gallery.clip_named("0-5.mp4"), k=2)
+    gallery.facts()
+    info(gallery=str(folder))
+    verify_gallery(folder)
+    return [(hit.clip_id, hit.score) for hit in found], found.matches_well
+
+
+@pytest.mark.promise("errors", "A gallery that a stranger has written is refused in one sentence")
+@pytest.mark.parametrize("part", [pytest.param(n, marks=pytest.mark.slow if n else ()) for n in range(PARTS)])
+def test_any_value_in_any_field_of_a_manifest_is_refused_in_a_sentence_or_harmless(whole, capsys, part):
+    path = whole / MANIFEST
+    raw = path.read_text()
+    expected = use(whole)
+    content = json.loads(raw)
+    content.pop("sha256")
+    num_refused = 0
+    for number, place in enumerate(list(places_in(content))[1:]):
+        for value in KINDS[(number + part) % PARTS :: PARTS]:
+            path.write_text(forged(content, place, value))
+            try:
+                got = use(whole)
+            except (OSError, ValueError) as error:
+                num_refused += 1
+                assert str(error)
+            except Exception as error:
+                raise AssertionError(f"{place} as {value!r:.40}: {type(error).__name__}: {error}") from error
+            else:
+                # Of the metadata, scores depend on these entries alone.
+                is_other = place[0] == "metadata" and place[1:2] not in (
+                    (),
+                    ("score_options",),
+                    ("query_temperature",),
+                )
+                assert got[0] == expected[0] or not is_other, (place, value)
+    path.write_text(raw)
+    assert num_refused > 100
