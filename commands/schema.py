@@ -20,9 +20,14 @@ def number(value: Any) -> bool:
     return is_number and abs(value) <= _LARGEST
 
 
+def whole(value: Any) -> bool:
+    """Whether a value is a whole number."""
+    return number(value) and isinstance(value, int)
+
+
 def count(value: Any) -> bool:
     """Whether a value is a whole number that is not negative."""
-    return number(value) and isinstance(value, int) and value >= 0
+    return whole(value) and value >= 0
 
 
 def size(value: Any) -> bool:
@@ -57,6 +62,7 @@ def nothing(value: Any) -> bool:
 
 EXPECTED: dict[Callable[[Any], bool], str] = {
     number: "a finite number",
+    whole: "a whole number",
     count: "a whole number from 0",
     size: "a whole number from 1",
     length: "a number from 0",
@@ -160,4 +166,5 @@ __all__ = [
     "rate",
     "size",
     "text",
+    "whole",
 ]

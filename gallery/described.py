@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.schema import EXPECTED, count, flag, length, nothing, number, problem_in, rate, size, text
+from commands.schema import EXPECTED, count, flag, length, nothing, number, problem_in, rate, size, text, whole
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -54,7 +54,7 @@ _METADATA = {
     "local_model?": (None, text),
     "fingerprint?": (None, text),
     "weights?": (None, {...: text}),
-    "training?": (None, {"seed?": (None, number)}),
+    "training?": (None, {"seed?": (None, whole)}),
     "query_temperature?": (None, _temperature),
     "modalities?": (None, [text]),
     "score_options?": (

@@ -32,9 +32,10 @@ import psycopg
 import torch
 from psycopg import sql
 
+from commands.schema import EXPECTED, count, nothing, parse_json, problem_in, size, whole
 from gallery.columns import check_modality
 from gallery.cues import subtitle_cues
-from gallery.described import Described, NoClipError
+from gallery.described import Described, NoClipError, check_metadata, modalities_in
 from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from gallery.folding import folded
 from gallery.hits import Hits, Texts
@@ -95,6 +96,26 @@ _UNIT_ROUNDING = 2.0**-24  # of float32
 _ROUNDING = 1e-9  # more than the float64 rounding error of a score
 
 
+def _is_format(value: Any) -> bool:
+    return value == _FORMAT
+
+
+def _is_precision(value: Any) -> bool:
+    return isinstance(value, str) and value in VECTORS
+
+
+EXPECTED.update({_is_format: f"{_FORMAT}", _is_precision: " or ".join(VECTORS)})
+_ABOUT = {
+    "format": _is_format,
+    "version": whole,
+    "num_clips": {...: count},
+    "dim": size,
+    "dtype": _is_precision,
+    "metadata": {},
+    ...: nothing,
+}
+
+
 class TableError(OSError):
     """The server does not answer, or refuses a statement."""
 
@@ -127,21 +148,29 @@ class Pushed:
 
     @classmethod
     def parse(cls, text: str, name: str) -> "Pushed":
-        """The inverse of [`text`]; raises a ValueError if another version wrote it."""
-        with suppress(AttributeError, KeyError, RecursionError, TypeError, ValueError):
-            stored = json.loads(text)
-            if stored.pop("format") == _FORMAT:
-                pushed = cls(**stored)
-                # The names of modalities become parts of SQL.
-                for modality in pushed.modalities:
-                    check_modality(modality)
-                return pushed
-        raise ValueError(f"{name} was not made by `scalar push` of this version. Choose another name.")
+        """The inverse of [`text`]; raises a ValueError if another version, or another program, wrote it."""
+        try:
+            stored = parse_json(text)
+            problem = problem_in(stored, _ABOUT)
+            if problem is not None:
+                raise ValueError(problem)
+            check_metadata(stored["metadata"], "the table")
+            del stored["format"]
+            pushed = cls(**stored)
+            # The names of modalities become parts of SQL.
+            for modality in pushed.modalities:
+                check_modality(modality)
+        except ValueError as error:
+            what = str(error).rstrip(".")
+            raise ValueError(
+                f"{name} was not made by `scalar push` of this version: {what}. Choose another name."
+            ) from error
+        return pushed
 
     @property
     def modalities(self) -> tuple[str, ...]:
         """The names of the modalities."""
-        return tuple(self.metadata["modalities"])
+        return modalities_in(self.metadata)
 
     def differences(self, other: "Pushed") -> list[str]:
         """The fields in which the vectors of two galleries are of different kinds."""
@@ -162,13 +191,15 @@ class Pushed:
 
     def sum(self) -> str:
         """SQL of the hash of a row, by functions that every server has and that `postgres_fdw` runs on the nodes."""
-        # The types of pgvector have no hash, but the bytes that they are sent as have one.
+        # The types of pgvector have no hash, but the bytes that they are sent as have one. The hash of an array is
+        # that of its elements, not of its dimensions; `array_cat` makes an empty array of NULL.
         send = f"{VECTORS[self.dtype][0]}_send"
         vectors = ", ".join(f"{send}({column})" for column in self.columns)
         return (
-            "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest], 0) "
+            "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest, array_dims(_gram)], 0) "
             "# hash_array_extended(ARRAY[_id, _changed, _words_sum, _all_words::int], 1) "
-            f"# hash_array_extended(array_append(_gram, _seconds), 2) # hash_array_extended(ARRAY[{vectors}], 3)"
+            "# hash_array_extended(array_cat(_gram, ARRAY[]::float8[]), 2) # hash_array_extended(ARRAY[_seconds], 4) "
+            f"# hash_array_extended(ARRAY[{vectors}], 3)"
         )
 
     def unchanged(self, with_words: bool = True) -> str:

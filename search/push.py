@@ -43,6 +43,7 @@ from .postgresql import (
 
 _AT_ONCE = 2048  # rows
 _TIMEOUT = 3600
+_HIGHEST = 2**62  # number of a clip
 _REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT)
 """What the table repeats of a gallery's metadata."""
 _COPIED = ("_node", "_id", "_digest", "_gram", *FACTS)
@@ -302,14 +303,15 @@ class _Push:
     def known(self) -> tuple[dict[str, tuple[int, str, str | None]], set[int]]:
         """Number, node and digest of each clip by its name, and the numbers of rows that are not clips. The digest of
         a row that others changed is None."""
-        # `push` writes no row without a name, and none with the name of another one.
+        # `push` writes no row without a name, none with the name of another one, and none with so high a number that
+        # no other could follow.
         known = {}
         strange = set()
         digest = f"CASE WHEN {self.pushed.unchanged()} THEN _digest END"
         for clip_id, number, *stored in self.execute(
             f"SELECT clip_id, _id, _node, {digest} FROM {{table}} WHERE _id <> -1"
         ):
-            if clip_id is None or clip_id in known or number < 0:
+            if clip_id is None or clip_id in known or not 0 <= number < _HIGHEST:
                 strange.add(number)
             else:
                 known[clip_id] = (number, *stored)

@@ -4,19 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.schema import EXPECTED, count, flag, number, problem_in, rate, size, text
+from commands.schema import EXPECTED, count, flag, number, problem_in, rate, size, text, whole
 
-
-def _version(value: Any) -> bool:
-    return value is None or text(value)
-
-
-def _seed(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and number(value))
-
-
-def _metric(value: Any) -> bool:
-    return value is None or number(value)
+_METRIC = (None, number)
 
 
 def _temperature(value: Any) -> bool:
@@ -30,19 +20,16 @@ def _second_stage_entry(value: Any) -> bool:
     # Known fields by their kinds; a metric has the name of its direction in front, anything else is not read.
     checks = {"depth": count, "policy": text, "method": text, "rate": rate, "rule": text, "weight": number}
     for name, content in value.items():
-        check = checks.get(name)
+        expected = checks.get(name)
         if name.startswith(("text_to_video", "video_to_text")):
-            check = _metric
-        if check is not None and not check(content):
+            expected = _METRIC
+        if expected is not None and problem_in(content, expected) is not None:
             return False
     return {"depth", "policy", "method", "rate"} <= value.keys()
 
 
 EXPECTED.update(
     {
-        _version: "text or null",
-        _seed: "a whole number or null",
-        _metric: "a finite number or null",
         _temperature: "a number",
         _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
     }
@@ -50,16 +37,16 @@ EXPECTED.update(
 
 _RATES = {
     "rate": rate,
-    "methods": {...: {...: _metric}},
-    "best_pathway?": {"method?": text, "text_to_video_recall_at_1?": _metric},
-    "aggregation_gain?": {...: _metric},
+    "methods": {...: {...: _METRIC}},
+    "best_pathway?": {"method?": text, "text_to_video_recall_at_1?": _METRIC},
+    "aggregation_gain?": {...: _METRIC},
     "presence?": {...: count},
-    "mean_weight?": {...: _metric},
+    "mean_weight?": {...: _METRIC},
     "decided?": {...: count},
 }
 _RESULT = {
     "label": text,
-    "seed": _seed,
+    "seed": (None, whole),
     "benchmark": text,
     "split": text,
     "task": text,
@@ -68,7 +55,7 @@ _RESULT = {
         "num_queries": count,
         "num_clips": size,
         "num_pairs?": count,
-        "mask_seed": _seed,
+        "mask_seed": (None, whole),
         "tie_rule": text,
         "rates": [_RATES],
         "differences?": [
@@ -86,7 +73,7 @@ _RESULT = {
     "two_stage_fusion?": (None, {"weight": number, "split?": (None, text)}),
     "gallery": {"sha256": text, "num_clips?": count, "ids?": [text], "presence?": [[count]]},
     "embedded?": {"weights?": (None, {...: text})},
-    "versions?": (None, {...: _version}),
+    "versions?": (None, {...: (None, text)}),
     "source?": (None, {"commit": text, "dirty": flag}),
     "date?": text,
     "trained_on?": (None, count),

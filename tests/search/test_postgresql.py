@@ -1,6 +1,7 @@
 """A gallery in a table of PostgreSQL, on one server and on nodes: the score in SQL, pushes, damage, and nodes that
 fail. That hits are right is tested in test_conformance.py."""
 
+import json
 import math
 import re
 import threading
@@ -15,16 +16,18 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import sql
 
 from gallery.filters import Filter
 from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
 from search.addresses import TableAddress
-from search.postgresql import FUNCTIONS, DamagedTableError, Table, TableError, TableSearcher
+from search.postgresql import FUNCTIONS, DamagedTableError, Pushed, Table, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
 from search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
+from tests.search.test_forged import KINDS, METADATA, PARTS, forged, places_in
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
 MIN_NORM = 1e-3
@@ -364,6 +367,40 @@ def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, mad
             searcher.current()
 
 
+@pytest.mark.parametrize("part", [pytest.param(n, marks=pytest.mark.slow if n else ()) for n in range(PARTS)])
+def test_any_value_in_any_field_of_what_was_pushed_is_refused_in_a_sentence_or_harmless(database, tmp_path, part):
+    gallery = Made(make_clips(seed=3, kinds=("random",), count=9), metadata={"query_temperature": 0.1}).write(tmp_path)
+    table = pushed(gallery, database).table
+    metadata = {**METADATA, "modalities": list(gallery.modalities)}
+    numbers = dict.fromkeys(("modality_scale", "modality_offset"), [1.0] * len(gallery.modalities))
+    metadata["score_options"] = {"method": "scalar"} | numbers
+    right = json.loads(TableSearcher(table).pushed.text()) | {"metadata": metadata}
+    texts = torch.nn.functional.normalize(torch.ones(1, gallery.dim), dim=-1)
+    num_refused = 0
+    for number, field in enumerate(places_in(right)):
+        for value in KINDS[(number + part) % PARTS :: PARTS] if field else ("", "[1]", "5", "{}", "[" * 100_000):
+            about = forged(right, field, value) if field else value
+            # Whoever owns the table can also compute the hash.
+            execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
+            with table.transaction("READ WRITE") as connection:
+                unhashed = sql.SQL(f"UPDATE clips SET _sum = {Pushed.parse(json.dumps(right), 'it').sum()}")
+                connection.execute(unhashed)
+            for use in (lambda: ranked(TableSearcher(table), texts), lambda: verify_table(table.address)):
+                try:
+                    use()
+                except (OSError, ValueError) as error:
+                    num_refused += 1
+                    assert str(error)
+                except Exception as error:
+                    raise AssertionError(f"{field} as {value!r:.40}: {type(error).__name__}: {error}") from error
+            try:
+                push(gallery, table.address)
+            except (OSError, ValueError) as error:
+                assert "Choose another name" in str(error)
+    table.close()
+    assert num_refused > 50
+
+
 # Damage --------------------------------------------------------------------------------------------------------------
 
 CHANGES = {
@@ -376,6 +413,8 @@ CHANGES = {
     "no vectors": ("UPDATE clips SET video = NULL, audio = NULL, subtitle = NULL WHERE {best}", {}),
     "larger inner products": ("UPDATE clips SET _gram = array_fill(1e6::float8, ARRAY[6]) WHERE {best}", {}),
     "no inner products": ("UPDATE clips SET _gram = '{{}}' WHERE {best}", {}),
+    "inner products from 0": ("UPDATE clips SET _gram = ('[0:5]=' || _gram::text)::float8[] WHERE {best}", {}),
+    "inner products in a row": ("UPDATE clips SET _gram = ARRAY[_gram] WHERE {best}", {}),
     "another path": ("UPDATE clips SET _path = '/other/a.mp4' WHERE {best}", {"paths": "clips/**"}),
     "another length": ("UPDATE clips SET _seconds = 1000 WHERE {best}", {"max_duration": 100}),
     "another date": ("UPDATE clips SET _changed = 0 WHERE {best}", {"after": "1970-01-02"}),
@@ -386,6 +425,8 @@ CHANGES = {
     "another hash": ("UPDATE clips SET _digest = md5('other') WHERE {best}", {}),
     "a clip less": ("DELETE FROM clips WHERE {best}", {}),
     "a clip more": ("INSERT INTO clips (_node, _id, clip_id) VALUES ('', 10000, 'more')", {}),
+    "the last number": ("INSERT INTO clips (_node, _id, clip_id) VALUES ('', 9223372036854775807, 'more')", {}),
+    "the best clip last": ("UPDATE clips SET _id = 9223372036854775807 WHERE {best}", {}),
     "a clip of a node": ("INSERT INTO clips (_node, _id, clip_id) VALUES ('node', 10000, 'more')", {}),
     "no clips": ("TRUNCATE clips", {}),
     "another version": ("UPDATE clips SET _about = replace(_about, '0.1', '0.2') WHERE _id = -1", {}),
