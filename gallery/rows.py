@@ -1,5 +1,6 @@
 """Rows of the tables of [`~gallery.columns`], without their vectors and without torch, which loads for a second."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -24,7 +25,7 @@ FILES = pa.schema(
 
 _NAMED = 10
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
-_HASH = r"^([0-9a-f]{64}([+-][0-9a-f]{64})?)?$"
+_HASH = r"([0-9a-f]{64}([+-][0-9a-f]{64})?)?"
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,15 @@ def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
 
 
+def is_hash(text: str) -> bool:
+    """Whether a text can be the hash of a media file, which is empty for one that could not be read."""
+    return re.fullmatch(_HASH, text) is not None
+
+
 def check_hashes(files: pa.Table) -> None:
     """Raise a ValueError that names a media file whose hash is not one: hashes are parts of file names."""
     hashes = files.column("sha256")
-    is_hash = pc.fill_null(pc.match_substring_regex(hashes, _HASH), False)
+    is_hash = pc.fill_null(pc.match_substring_regex(hashes, rf"^{_HASH}\z"), False)
     wrong = files.select(["path", "sha256"]).filter(pc.invert(is_hash)).slice(0, 1).to_pylist()
     if wrong:
         path = wrong[0]["path"]
@@ -101,4 +107,14 @@ def check_hashes(files: pa.Table) -> None:
         raise ValueError(f"The hash of the media file {path!r} must be 64 hexadecimal digits, got {found!r:.80}.")
 
 
-__all__ = ["FILES", "MediaFile", "abbreviated", "check_hashes", "lists_of", "modalities_of", "strings", "texts_of"]
+__all__ = [
+    "FILES",
+    "MediaFile",
+    "abbreviated",
+    "check_hashes",
+    "is_hash",
+    "lists_of",
+    "modalities_of",
+    "strings",
+    "texts_of",
+]

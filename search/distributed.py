@@ -17,7 +17,7 @@ from distributed import Client, Future, KilledWorker, get_worker, wait
 from gallery.decoding import tolerant
 from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
 from modeling_scalar.model_identity import default_device, identify
-from search.reading import Findings, Job, Reader, record_of
+from search.reading import Findings, Job, Reader, check_embedded, record_of
 from search.screen import Screen
 from search.setup import Loaded, Setup, load
 from search.speech import Speech
@@ -173,7 +173,7 @@ class Cluster:
         def first_result() -> Embedded:
             batch, future = running.popleft()
             try:
-                return self._result(future)
+                return self._result(batch, future)
             except KilledWorker:
                 # Perhaps because of another batch on the same workers: it is tried again when no other one runs.
                 self._wait([other for _, other in running])
@@ -181,13 +181,15 @@ class Cluster:
 
         def alone(batch: list[Job]) -> Embedded:
             try:
-                return self._result(submit(batch))
+                return self._result(batch, submit(batch))
             except KilledWorker:
                 if len(batch) > 1:
                     return Embedded.joined([alone([job]) for job in batch])
             # The file was read alone, so it is the one that ends workers.
             file, is_lost = record_of(batch[0].path, batch[0].subtitle)
-            return Embedded([Findings(file, reason=file.reason or _KILLED, is_lost=is_lost)], [], None)
+            return Embedded(
+                [Findings(file, window=batch[0].window, reason=file.reason or _KILLED, is_lost=is_lost)], [], None
+            )
 
         try:
             for batch in in_batches(jobs, batch_size):
@@ -209,12 +211,14 @@ class Cluster:
             except TimeoutError:
                 self._wait_for_worker(_REPLACED)
 
-    def _result(self, future: Future) -> Embedded:
+    def _result(self, batch: Sequence[Job], future: Future) -> Embedded:
         try:
             self._wait([future])
-            return future.result()
+            found = future.result()
         except CancelledError as error:
             raise self._ended() from error
+        check_embedded(found, [(job.path, job.window) for job in batch])
+        return found
 
 
 __all__ = ["Cluster"]

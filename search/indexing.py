@@ -29,7 +29,7 @@ from gallery.scenes import scene_windows
 from gallery.transcripts import SCREEN
 from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of
 from modeling_scalar.media_scalar import Window
-from search.reading import Findings, Job, Reader, as_json, default_workers, joined, record_of
+from search.reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
 from search.screen import RapidOcrReader, Screen
 from search.sources import title_of_name
 from search.speech import Speech
@@ -537,7 +537,10 @@ class Indexer:
         is_first = True
         with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
             for batch in batches:
-                reads = [(*waiting.popleft(), found) for found in batch.notes]
+                # Nothing is written of what was not asked.
+                asked = [waiting.popleft() for _ in range(min(self.batch_size, len(waiting)))]
+                check_embedded(batch, [(source.path, window) for source, window in asked])
+                reads = [(*job, found) for job, found in zip(asked, batch.notes, strict=True)]
                 self._commit(reads, batch, report)
                 done = sum(1 / len(source.windows) for source, *_ in reads)
                 bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
@@ -547,10 +550,11 @@ class Indexer:
 
     def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:
         """Write a batch into the gallery, all or nothing, and report the files that are done."""
-        # Write the clips and their stills.
+        # Write the clips and their stills: the vectors are checked first.
         names = []
         problems = []
         seconds = []
+        stills = []
         for place in batch.embeddable:
             source, window, found = reads[place]
             names.append(clip_id_of(source.path, window))
@@ -560,9 +564,11 @@ class Indexer:
                 start = None
                 if window is not None:
                     start = window[0]
-                self.writer.stills.put(found.file.sha256, start, found.still)
+                stills.append((found.file.sha256, start, found.still))
         if names:
             self.writer.put_clips(names, *batch.embeds, problems=problems, seconds=seconds)
+        for still in stills:
+            self.writer.stills.put(*still)
         # Record the files, and remove their earlier clips. Nothing changes for a file that is out of reach: its clips
         # are kept, as only pruning removes clips of missing files.
         sources = {}

@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from PIL import Image
 
+from commands.schema import EXPECTED, count, flag, length, problem_in
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
+from gallery.embedding import Embedded
 from gallery.file_state import clip_sha256, clip_stat, pieces_of
-from gallery.gallery import MediaFile
+from gallery.rows import MediaFile, is_hash
 from gallery.transcripts import SCREEN
-from gallery.windows import NOTHING, SLIVER, seconds_of
+from gallery.windows import NOTHING, SLIVER, clip_id_of, seconds_of
 from modeling_scalar.media_scalar import Window
 from search.recognised import RecognitionError
 from search.screen import Screen
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
 _STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
+_MOST_STILL_BYTES = 2**20
 
 
 def default_workers() -> int:
@@ -111,6 +115,7 @@ class Findings:
 
     Args:
         file (`MediaFile`): the record of the file before reading.
+        window (`tuple`, *optional*): what of the file was read; by default all of it.
         seconds (`float`, *optional*): the length of the window.
         lacks_transcript (`bool`): the file has sound that is neither embedded nor was transcribed.
         has_words (`bool`): the window has a subtitle.
@@ -123,6 +128,7 @@ class Findings:
     """
 
     file: MediaFile
+    window: Window | None = None
     seconds: float | None = None
     lacks_transcript: bool = False
     has_words: bool = False
@@ -132,6 +138,107 @@ class Findings:
     is_lost: bool = False
     max_audio: float | None = None
     still: bytes | None = None
+
+
+# Findings may come from another machine ------------------------------------------------------------------------------
+
+
+def _string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _moment(value: Any) -> bool:
+    """Whether a value is a time of the system in nanoseconds: a whole number of 64 bits."""
+    return type(value) is int and abs(value) < 2**63
+
+
+def _jpeg(value: Any) -> bool:
+    return isinstance(value, bytes) and value.startswith(b"\xff\xd8") and len(value) <= _MOST_STILL_BYTES
+
+
+EXPECTED.update({_string: "text", _moment: "nanoseconds", _jpeg: "a small JPEG"})
+_FINDINGS = {
+    "seconds": (None, length),
+    "lacks_transcript": flag,
+    "has_words": flag,
+    "problems": [_string],
+    "reason": (None, _string),
+    "failure": (None, _string),
+    "is_lost": flag,
+    "max_audio": (None, length),
+    "still": (None, _jpeg),
+}
+_RECORD = {
+    "path": _string,
+    "size": count,
+    "mtime_ns": _moment,
+    "sha256": _string,
+    "reason": (None, _string),
+    "texts": (None, _string),
+}
+
+
+def _check_note(found: Any, path: str, window: Window | None) -> None:
+    """Raise a ValueError if what was found is not of this window of this file, or could not be stored."""
+    if not isinstance(found, Findings) or not isinstance(found.file, MediaFile):
+        raise ValueError(f"a note is {type(found).__name__}")
+    problem = problem_in(vars(found), _FINDINGS) or problem_in(vars(found.file), _RECORD)
+    if problem is not None:
+        raise ValueError(problem)
+    if found.file.path != path or found.window != window:
+        raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
+    # Hashes become names of files; only a file that could not be read has none.
+    is_clip = found.reason is None
+    if not is_hash(found.file.sha256) or (is_clip and not found.file.sha256):
+        raise ValueError(f"`sha256` must be 64 hexadecimal digits, got {found.file.sha256!r:.80}")
+    found.file.words()
+    if is_clip and window is not None and window[1] is not None and found.seconds != seconds_of(None, window):
+        raise ValueError(f"a window of {seconds_of(None, window)} seconds came with {found.seconds}")
+
+
+def _check_embedded(answer: Any, asked: Sequence[tuple[str, Window | None]]) -> None:
+    if not isinstance(answer, Embedded) or not isinstance(answer.notes, list) or len(answer.notes) != len(asked):
+        raise ValueError(f"{len(asked)} notes were expected")
+    for found, (path, window) in zip(answer.notes, asked, strict=True):
+        _check_note(found, path, window)
+    # Each window without a reason against it is a clip and has vectors, which are checked when they are stored.
+    clips = [place for place, found in enumerate(answer.notes) if found.reason is None]
+    if not isinstance(answer.embeddable, list) or answer.embeddable != clips:
+        raise ValueError(f"the windows {clips} are clips, but {answer.embeddable!r:.80} were embedded")
+    if not clips and answer.embeds is None:
+        return
+    kinds = []
+    if isinstance(answer.embeds, tuple):
+        kinds = [getattr(tensor, "dtype", None) for tensor in answer.embeds]
+    if kinds != [torch.float32, torch.bool]:
+        raise ValueError(f"vectors must be float32, and a mask bool, got {kinds}")
+    embeds, mask = answer.embeds
+    if embeds.ndim != 3 or mask.shape != embeds.shape[:2] or len(mask) != len(clips):
+        raise ValueError(f"{len(clips)} clips came with vectors {tuple(embeds.shape)} and a mask {tuple(mask.shape)}")
+
+
+def check_embedded(answer: Any, asked: Sequence[tuple[str, Window | None]]) -> None:
+    """
+    Check what came back, from this process or from another machine, against what was asked.
+
+    Args:
+        answer ([`~gallery.embedding.Embedded`]): what came.
+        asked (list of `tuple`): the file and the window of each job of the batch, in order.
+
+    Raises:
+        ValueError: it is something else; the message names the first difference.
+    """
+    try:
+        _check_embedded(answer, asked)
+    except ValueError as error:
+        what = str(error).rstrip(".")
+        raise ValueError(
+            f"A worker answered something other than what was asked: {what}. Nothing of this batch was written. Run "
+            "all workers in the version of this program, and start again."
+        ) from error
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def titles_within(chapters: Sequence[tuple[float, str]], window: Window | None) -> list[str]:
@@ -216,7 +323,8 @@ class Reader:
         with file.lock:
             if file.record is None:
                 self._examine(job, file)
-        found = Findings(file.record, reason=file.record.reason, is_lost=file.is_lost, failure=file.failure)
+        record = file.record
+        found = Findings(record, window=job.window, reason=record.reason, is_lost=file.is_lost, failure=file.failure)
         if found.reason is not None:
             return found, None
         # Options that are None are left out, as readers need not take them.
@@ -313,6 +421,7 @@ __all__ = [
     "Job",
     "Reader",
     "as_json",
+    "check_embedded",
     "default_workers",
     "joined",
     "memory_of_decoders",

@@ -1,5 +1,8 @@
 """Long files are indexed as windows."""
 
+from copy import deepcopy
+from dataclasses import replace
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -89,6 +92,88 @@ def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
             clips = writer.gallery().clips
         kept = zip(clips.column("clip_id").to_pylist(), clips.column("seconds").to_pylist(), strict=True)
         assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
+
+
+def of_first(**changes):
+    """Other fields of the first note."""
+    return lambda answer: answer.notes.__setitem__(0, replace(answer.notes[0], **changes))
+
+
+def of_file(**changes):
+    """Other fields of the record of a file."""
+    return lambda answer: of_first(file=replace(answer.notes[0].file, **changes))(answer)
+
+
+def of_vectors(change):
+    return lambda answer: setattr(answer, "embeds", change(*answer.embeds))
+
+
+def exchange(first, second):
+    def change(answer):
+        answer.notes[first], answer.notes[second] = answer.notes[second], answer.notes[first]
+
+    return change
+
+
+WRONG = {
+    "a note less": lambda answer: answer.notes.pop(),
+    "a note more": lambda answer: answer.notes.append(answer.notes[0]),
+    "notes of two files exchanged": exchange(0, 1),
+    "notes of two windows exchanged": exchange(1, 2),
+    "no note": lambda answer: answer.notes.__setitem__(0, None),
+    "a file of another path": of_file(path="/etc/passwd"),
+    "a hash that is a path": of_file(sha256="../../x"),
+    "half a hash": of_file(sha256="a" * 32),
+    "a hash in a line": of_file(sha256="a" * 64 + "\n"),
+    "no hash": of_file(sha256=""),
+    "a size that is none": of_file(size=-1),
+    "a time beyond 64 bits": of_file(mtime_ns=2**63),
+    "texts that are no object": of_file(texts="[1]"),
+    "a whole file as a window": of_first(window=(0.0, 2.0)),
+    "no length": of_first(seconds=float("nan")),
+    "problems that are a text": of_first(problems="none"),
+    "a still that is a script": of_first(still=b"<script>"),
+    "a still of gigabytes": of_first(still=b"\xff\xd8" * 2**20),
+    "a reason for what was embedded": of_first(reason="broken"),
+    "a clip less": lambda answer: answer.embeddable.pop(),
+    "a clip twice": lambda answer: answer.embeddable.append(0),
+    "no vectors": lambda answer: setattr(answer, "embeds", None),
+    "a vector less": of_vectors(lambda embeds, mask: (embeds[1:], mask[1:])),
+    "vectors without a mask": of_vectors(lambda embeds, mask: (embeds,)),
+    "a mask of numbers": of_vectors(lambda embeds, mask: (embeds, mask.float())),
+    "a modality less": of_vectors(lambda embeds, mask: (embeds[:, 1:], mask[:, 1:])),
+    "vectors twice as long": of_vectors(lambda embeds, mask: (2 * embeds, mask)),
+    "vectors of NaN": of_vectors(lambda embeds, mask: (embeds * float("nan"), mask)),
+    "clips without anything": of_vectors(lambda embeds, mask: (embeds, mask & False)),
+}
+
+
+@pytest.mark.promise("data", "What a worker answers is checked against what was asked before anything is written")
+def test_an_answer_to_something_else_than_was_asked_is_refused_before_anything_is_written(place, loaded):
+    files = find_files(["clips"])
+    answers = []
+
+    def indexed(output, embed=None):
+        with GalleryWriter(output, "float32") as writer:
+            writer.metadata = {"model": "encoder", "segment": 2}
+            indexer = Indexer(writer, *loaded, num_workers=1, embed=embed)
+            honest = indexer._embed
+            if embed is None:
+                indexer._embed = lambda jobs, size: (answers.append(deepcopy(a)) or a for a in honest(jobs, size))
+            indexer.update(files)
+
+    indexed("gallery")
+    (right,) = answers
+    assert len(right.notes) == 4 and right.notes[1].file.path.endswith("talk.mkv") and right.notes[1].still
+    for number, (name, change) in enumerate(WRONG.items()):
+        answer = deepcopy(right)
+        change(answer)
+        before = sorted(place.rglob("*"))
+        with pytest.raises(ValueError):
+            indexed(f"other-{number}", lambda jobs, size, answer=answer: (answer for _ in [list(jobs)]))
+        # The metadata were committed before.
+        there = {path.name for path in place.rglob("*") if path not in before}
+        assert there == {f"other-{number}", ".lock", "gallery.json", "gallery-copy.json"}, name
 
 
 def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkeypatch):
