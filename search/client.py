@@ -2,13 +2,35 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+from commands.schema import count, flag, length, number, parse_json, problem_in, text
+
 from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig, read_token
 
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0  # until the whole answer must have arrived
+_MOST_BYTES = 2**26  # of an answer
+
+# What is read of an answer
+_PROBLEM = {"error": text}
+_ABOUT = {"share": {...: number}}
+_LINE = {"start": length, "text": text, "is_asked": flag}
+_HIT = {
+    "rank": count,
+    "score": number,
+    "name": text,
+    "start": (None, length),
+    "stop": (None, length),
+    "weights": (None, {...: number}),
+    "presence": {...: flag},
+    "said": (None, [_LINE]),
+    "copies": [text],
+}
+_ANSWER = {"hits": [_HIT], "note": (None, text)}
 
 
 class _Service:
@@ -31,15 +53,20 @@ class _Service:
             )
         self._url = url
         self._path = parts.path.rstrip("/")
-        self._connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+        self.connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+        self._answer: tuple[int, bytes] | Exception | None = None
         self._headers = {"content-type": "application/json"}
         token = read_token()
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
 
-    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def call(self, path: str, expected: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
         """
         Make one call of the API.
+
+        Args:
+            path (`str`), body (`dict`, *optional*): what is called; with a body, by POST.
+            expected (`dict`): a description of the answer, see [`~commands.schema`].
 
         Raises:
             OSError: the service does not answer.
@@ -50,30 +77,50 @@ class _Service:
         if body is not None:
             method = "POST"
             data = json.dumps(body)
-        try:
-            self._connection.request(method, f"{self._path}/api/{path}", data, self._headers)
-            response = self._connection.getresponse()
-            status = response.status
-            content = response.read()
-        except (OSError, HTTPException) as error:
-            raise ConnectionError(f"The service at {self._url} does not answer: {error}.") from error
+        # In a thread, which is left behind: whatever is at the address, from the look-up of its name on, may take its
+        # time over every byte.
+        caller = Thread(target=self._receive, args=(method, f"{self._path}/api/{path}", data), daemon=True)
+        caller.start()
+        caller.join(_TIMEOUT_SECONDS)
+        if self._answer is None:
+            raise ConnectionError(f"The service at {self._url} has not answered in {_TIMEOUT_SECONDS:g} seconds.")
+        if isinstance(self._answer, Exception):
+            raise ConnectionError(f"The service at {self._url} does not answer: {self._answer}.") from self._answer
+        status, content = self._answer
+        self._answer = None
         # Every answer of a service is JSON, with an `error` if there is a problem.
-        problem = None
+        if status != 200:
+            expected = _PROBLEM
         try:
-            answer = json.loads(content)
-            if status != 200:
-                problem = answer["error"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"Expected a service of `scalar serve` at {self._url}; got status {status}.") from error
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"more than {_MOST_BYTES} bytes")
+            answer = parse_json(content)
+            problem = problem_in(answer, expected)
+            if problem is not None:
+                raise ValueError(problem)
+        except ValueError as error:
+            raise ValueError(
+                f"Expected a service of `scalar serve` at {self._url}; the answer, with status {status}, is something "
+                f"else: {error}."
+            ) from error
         if status == 401:
-            problem = f"The service at {self._url} needs a token. Set {TOKEN_VARIABLE} to it."
-        if problem is not None:
-            raise ValueError(problem)
+            raise ValueError(f"The service at {self._url} needs a token. Set {TOKEN_VARIABLE} to it.")
+        if status != 200:
+            raise ValueError(answer["error"])
         return answer
+
+    def _receive(self, method: str, path: str, data: str | None) -> None:
+        """Make a request, and note its answer, or the error."""
+        try:
+            self.connection.request(method, path, data, self._headers)
+            response = self.connection.getresponse()
+            self._answer = response.status, response.read(_MOST_BYTES + 1)
+        except (OSError, ValueError, HTTPException) as error:
+            self._answer = error
 
 
 def ask(config: QueryConfig) -> list[dict[str, Any]]:
-    """Query a service: the answer to each text, see `POST /api/search`."""
+    """Query a service: the answer to each query, see `POST /api/search`."""
     service = _Service(config.service)
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     body = {
@@ -83,13 +130,14 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
         "per_file": config.per_file,
         "unique": config.unique,
     }
-    # The API takes the modalities to use, and `--mask` names those to leave out.
-    if config.mask:
-        known = service.call("gallery")["share"]
-        body["modalities"] = [name for name in known if name not in config.mask]
     answers = []
-    for text in config.queries:
-        answers.append(service.call("search", body | {"query": text}))
+    with closing(service.connection):
+        # The API takes the modalities to use, and `--mask` names those to leave out.
+        if config.mask:
+            known = service.call("gallery", _ABOUT)["share"]
+            body["modalities"] = [name for name in known if name not in config.mask]
+        for query in config.queries:
+            answers.append(service.call("search", _ANSWER, body | {"query": query}))
     return answers
 
 
@@ -111,7 +159,7 @@ def lines_of(query: str, answer: dict[str, Any]) -> Sequence[str]:
         lines.append(line)
         # The weights of its modalities, its words that match, and its copies
         weights = hit["weights"] or {}
-        shares = [f"{name} {share:.2f}" for name, share in weights.items() if hit["presence"][name]]
+        shares = [f"{name} {share:.2f}" for name, share in weights.items() if hit["presence"].get(name)]
         if shares:
             lines.append(f"     {'  '.join(shares)}")
         for said in hit["said"] or ():

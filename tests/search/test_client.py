@@ -1,10 +1,13 @@
 """`scalar query --service`: a thin client of a running service."""
 
+import gzip
 import json
 import socket
 import subprocess
 import sys
-from contextlib import closing
+import threading
+import time
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from typer.testing import CliRunner
@@ -66,3 +69,91 @@ def test_what_a_service_cannot_do_or_refuses_is_an_error_in_one_line(address, mo
         nobody.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         assert f"The service at {gone} does not answer" in query(gone, "a dog", code=1).stderr
+
+
+def response(body, status="200 OK", *further):
+    head = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}", *further, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+def hit(**changes):
+    row = {"rank": 1, "score": 0.5, "name": "a", "start": None, "stop": None, "weights": None, "presence": {}}
+    return response(json.dumps({"hits": [row | {"said": None, "copies": []} | changes], "note": None}).encode())
+
+
+def hits_with(field):
+    """A hit for every kind of value in a field."""
+    values = (None, True, -1, 0.5, 10**400, float("inf"), "x", [], [None], [[1]], {"x": None}, {"x": "y"})
+    return [hit(**{field: value}) for value in values]
+
+
+ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LARGE = f"HTTP/1.1 200 OK\r\nContent-Length: {3 * 2**30}\r\n\r\n".encode()
+STRANGE = {
+    "bodies": [*(response(text.encode()) for text in ("[]", "null", "{}", "5", "", "x", '{"hits": 1}', "\ud7ff"))],
+    "brackets": [response(b"[" * 10**6), response(b'{"hits": ' * 1000 + b"1" + b"}" * 1000)],
+    "errors": [response(text, "500 No") for text in (b"[]", b"{}", b'{"error": [1]}', b'{"error": null}', b"<html>")],
+    "redirects": [response(b"", "302 Found", "Location: http://127.0.0.1:1/"), response(b"{}", "301 Moved")],
+    "compressed": [response(gzip.compress(b" " * 10**6), "200 OK", "Content-Encoding: gzip")],
+    "no answer": [
+        b"",
+        b"\0" * 100,
+        b"SSH-2.0-server\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
+        b"A" * 10**6,
+    ],
+    "headers without end": [b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10**4, b"HTTP/1.1 100 Go\r\n\r\n" * 10**4],
+    "large": [LARGE + b" " * 2**20, ENDLESS + b"100000\r\n" + b" " * 2**20],
+    **{field: hits_with(field) for field in ("rank", "name", "start", "weights", "presence", "said", "copies")},
+}
+
+
+@contextmanager
+def answering(answer, wait=0.0):
+    """An address at which every request is answered by these bytes, perhaps one after the other."""
+
+    def serve(connection):
+        with closing(connection), suppress(OSError):
+            connection.recv(65536)
+            for piece in [answer[start : start + 1] for start in range(len(answer))] if wait else [answer]:
+                connection.sendall(piece)
+                time.sleep(wait)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.promise("errors", "Whatever answers in place of a service, the query ends in one sentence, in time")
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
+    monkeypatch.setattr("search.client._TIMEOUT_SECONDS", 5.0)
+    monkeypatch.setattr("search.client._MOST_BYTES", 2**18)
+    num_refused = 0
+    for answer in STRANGE[name]:
+        with answering(answer) as address:
+            result = CliRunner().invoke(app, ["query", "--service", address, "a dog", "--mask", "video"])
+            answered = CliRunner().invoke(app, ["query", "--service", address, "a dog"])
+        for ended in (result, answered):
+            assert ended.exit_code in (0, 1) and isinstance(ended.exception, SystemExit | None), (answer[:200], ended)
+            assert ended.exit_code == 0 or (ended.stderr.startswith("Error: ") and ended.stderr.count("\n") == 1)
+        num_refused += answered.exit_code
+    assert num_refused == len(STRANGE[name]) or (name in hit().decode() and num_refused > len(STRANGE[name]) / 2)
+
+
+def test_a_byte_at_a_time_ends_at_the_deadline(monkeypatch):
+    monkeypatch.setattr("search.client._TIMEOUT_SECONDS", 0.3)
+    for answer in (hit(), b"HTTP/1.1 100 Continue\r\n\r\n" * 100):
+        began = time.monotonic()
+        with answering(answer, wait=0.05) as address:
+            assert "has not answered in 0.3 seconds" in query(address, "a dog", code=1).stderr
+        assert time.monotonic() - began < 3
