@@ -25,7 +25,8 @@ ASSISTANTS = "/mcp"
 SHORTEST_TOKEN = 16
 
 MOST_REQUESTS = 256
-"""Maximum number of concurrent requests, including waiting ones and media files that are being sent."""
+"""Maximum number of requests that are answered at once, including media files that are being sent; as many others may
+still be sending their bodies."""
 MOST_BYTES = 2**16
 """Maximum size of the body of a request."""
 _BODY_SECONDS = 30.0  # until the whole body must have arrived
@@ -87,21 +88,6 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _body_of(scope: Scope, receive: Receive) -> bytes:
-    """Receive the body of a request. Raises an HTTPException if it is too long or does not arrive, and a
-    ClientDisconnect if the client leaves."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            async for piece in Request(scope, receive).stream():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    raise HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body, got more.")
-    except TimeoutError:
-        raise HTTPException(408, "The body of the request was not sent in time.") from None
-    return bytes(body)
-
-
 def _replaying(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns a body that was read, and then what the client does."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
@@ -136,6 +122,7 @@ class Guard:
         self._is_public = is_public
         self._names = {"localhost", *(name.lower() for name in names)}
         self.num_running = 0
+        self._arriving: dict[asyncio.Timeout, None] = {}  # the bodies that are awaited, the oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
@@ -150,21 +137,48 @@ class Guard:
         # The page is in memory, and needs no limit.
         if not _is_asked(scope):
             return await self._app(scope, receive, send)
-        # Answer a limited number of requests at a time; the body is read here, so that its size and time are limited.
+        # The body comes first: whoever sends it slowly must not take a place from others.
+        try:
+            body = await self._body_of(scope, receive)
+        except ClientDisconnect:
+            return  # there is nobody to answer
+        except HTTPException as error:
+            return await problem(error.status_code, error.detail)(scope, receive, send)
+        # Then answer a limited number of requests at a time.
         if self.num_running >= MOST_REQUESTS:
             retry = {"retry-after": str(_RETRY_SECONDS)}
             busy = problem(429, f"The service is busy with {MOST_REQUESTS} requests. Try again.", retry)
             return await busy(scope, receive, send)
         self.num_running += 1
         try:
-            body = await _body_of(scope, receive)
             await self._app(scope, _replaying(body, receive), send)
         except ClientDisconnect:
-            pass  # there is nobody to answer
-        except HTTPException as error:
-            await problem(error.status_code, error.detail)(scope, receive, send)
+            pass
         finally:
             self.num_running -= 1
+
+    async def _body_of(self, scope: Scope, receive: Receive) -> bytes:
+        """Receive the body of a request. Raises an HTTPException if it is too long, does not arrive in time, or must
+        make room for others, and a ClientDisconnect if the client leaves."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_SECONDS) as limit:
+                self._arriving[limit] = None
+                # Where too many are awaited, the time of the oldest ends now.
+                if len(self._arriving) > MOST_REQUESTS:
+                    oldest = next(iter(self._arriving))
+                    del self._arriving[oldest]
+                    if not oldest.expired():
+                        oldest.reschedule(0)
+                async for piece in Request(scope, receive).stream():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise HTTPException(413, f"Expected at most {MOST_BYTES} bytes in the body, got more.")
+        except TimeoutError:
+            raise HTTPException(408, "The body of the request was not sent in time. Try again.") from None
+        finally:
+            self._arriving.pop(limit, None)
+        return bytes(body)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         # A domain name of another site that resolves to this machine is not accepted.

@@ -222,6 +222,34 @@ def test_many_clients_at_once_get_the_right_answers_and_those_beyond_the_limit_a
             assert found(alone.post("/api/search", json={"query": query}).json()) == hits
 
 
+@pytest.mark.promise(
+    "code", "Requests that are sent slowly keep nobody from `scalar serve`: where there are too many, the oldest ends"
+)
+@pytest.mark.parametrize("path", [b"/api/search", guard.ASSISTANTS.encode()])
+def test_bodies_that_are_sent_slowly_keep_nobody_out(tmp_path, monkeypatch, path):
+    monkeypatch.setattr(guard, "MOST_REQUESTS", 8)
+    write_gallery(tmp_path)
+    app = make_app(tmp_path)
+    head = HEAD.replace(b"/api/search", path)
+    with serving(app) as address, ExitStack() as held:
+        slow = [held.enter_context(closing(connect(address))) for _ in range(20)]
+        for number, connection in enumerate(slow):
+            connection.sendall(head + BODY[:1])
+            if number >= guard.MOST_REQUESTS:  # the oldest ends, with an answer
+                assert slow[number - guard.MOST_REQUESTS].recv(1000).startswith(b"HTTP/1.1 408")
+            # Each byte is another chance to keep a place.
+            for other in slow[number - 3 : number]:
+                other.sendall(BODY[1:2])
+        assert app.num_running == 0
+        for _ in range(3):
+            assert post(address, "a dog")[0] == 200
+        with closing(connect(address)) as connection:
+            assert ask(connection).startswith(b"HTTP/1.1 200")
+        # The last one may still send its body.
+        status = b"200" if path == b"/api/search" else b"406"
+        assert answer_to(slow[-1], BODY[1:]).split(maxsplit=2)[1] == status
+
+
 def test_the_addresses_of_this_machine_are_known():
     assert is_loopback("127.0.0.1") and is_loopback("localhost") and is_loopback("127.8.8.8")
     assert not is_loopback("0.0.0.0") and not is_loopback("192.168.0.3")
