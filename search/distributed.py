@@ -4,15 +4,18 @@ A batch of a worker that is killed is done again by another one. Batches and the
 with the same hardware and number of threads the gallery is the same, to the bit.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from distributed import Client, Future, KilledWorker, get_worker, wait
+from distributed.client import ClosedClientError
 
 from gallery.decoding import tolerant
 from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
@@ -103,6 +106,9 @@ class Cluster:
     def __init__(self, address: str):
         self.address = address
         self._resources = None
+        # That a scheduler has ended is reported once, by this class, not by tracebacks of its connections.
+        for name in ("distributed", "distributed.client", "tornado.application"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             self._client = Client(address, timeout=_PATIENCE)
         except OSError as error:
@@ -124,9 +130,10 @@ class Cluster:
 
     def _workers(self) -> list[dict[str, Any]]:
         """The workers that can take a batch."""
+        # A client that was closed, because its scheduler has ended, knows nothing of it.
         try:
             workers = self._client.scheduler_info()["workers"].values()
-        except OSError as error:
+        except (KeyError, OSError) as error:
             raise self._ended() from error
         if self._resources is None:
             return list(workers)
@@ -199,8 +206,11 @@ class Cluster:
                     yield first_result()
             while running:
                 yield first_result()
+        except ClosedClientError as error:
+            raise self._ended() from error
         finally:
-            self._client.cancel([future for _, future in running])
+            with suppress(ClosedClientError, OSError):
+                self._client.cancel([future for _, future in running])
 
     def _wait(self, futures: Sequence[Future]) -> None:
         """Wait until tasks have ended, well or badly."""

@@ -1,9 +1,11 @@
 """Indexing on a cluster of Dask: the gallery of one process, whichever workers are killed."""
 
+import logging
 import os
 import random
 import signal
 import socket
+import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +208,38 @@ def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_di
         monkeypatch.setattr("search.distributed.identify", lambda _: SimpleNamespace(fingerprint="0" * 64))
         with pytest.raises(ValueError, match="it has other files of this model"):
             list(connected.embed(setup, [job], 1))
+
+
+class Logged(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record.getMessage())
+
+
+def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("search.distributed._PATIENCE", 5)
+    logged, loggers = Logged(), [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
+    for logger in loggers:
+        logger.addHandler(logged)
+    setup = Setup(tmp_path / "gallery", str(tiny_model_dir), None, None, None, False, Limits(), {})
+    cluster = start_cluster(1)
+    with Cluster(cluster.scheduler_address) as connected:
+        connected._client._timeout = 0.2  # seconds in which it connects again
+
+        def jobs():
+            yield Job(str(tmp_path / "a.mp4"), None, {}, {}, None, "a")
+            cluster.close()
+            while connected._client.status != "closed":
+                time.sleep(0.01)
+            yield Job(str(tmp_path / "b.mp4"), None, {}, {}, None, "b")
+
+        with pytest.raises(ValueError, match="scheduler at tcp://127.0.0.1:[0-9]+ has ended. What was embedded"):
+            list(connected.embed(setup, jobs(), 1))
+    for logger in loggers:
+        logger.removeHandler(logged)
+    assert logged.records == []
