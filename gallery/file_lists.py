@@ -6,6 +6,7 @@ Text stays as it is written. The readers of `datasets` would turn the text "2024
 import csv
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def read_table(path: str | os.PathLike) -> tuple[list[str], list[Row]]:
     except (csv.Error, ValueError, RecursionError, KeyError, TypeError) as error:
         raise ValueError(f"{path} could not be read as a table: {error}.") from error
     # Of two columns with one name, cells of one would be lost.
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, number in Counter(names).items() if number > 1)
     if repeated:
         raise ValueError(f"{path}: the columns {repeated} appear more than once. Give each its own name.")
     return names, rows

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from commands.schema import length
 from gallery.folding import folded
 from gallery.windows import SEGMENT, WINDOW
 
@@ -165,7 +166,7 @@ class Filter:
             text_pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+            if value is not None and not length(value):
                 raise ValueError(f"`{name}` must be a number of seconds, at least 0, got {value!r:.80}.")
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(

@@ -196,7 +196,10 @@ def check_calibration(
         if given is None:
             continue
         # In float64, so that the limits are exact; a NaN is within none.
-        values = torch.as_tensor(given, dtype=torch.float64)
+        try:
+            values = torch.as_tensor(given, dtype=torch.float64)
+        except OverflowError:  # of an int
+            values = torch.tensor(math.nan)
         has_length = values.ndim == 1 and number in (None, len(values))
         if not has_length or not ((values >= lowest) & (values <= _LARGEST)).all():
             raise ValueError(
@@ -233,6 +236,11 @@ class ScoreOptions:
 
     def __post_init__(self):
         check_calibration(self.modality_scale, self.modality_offset)
+        # Neither tensors nor floats hold an int of any size; beyond 100 bits, all are alike.
+        for name in ("query_temperature", "hyperbolic_mix", "curvature", "rank_constant"):
+            value = getattr(self, name)
+            if isinstance(value, int):
+                object.__setattr__(self, name, float(max(-(2**100), min(value, 2**100))))
         for name, is_right, expected in (
             ("query_temperature", self.query_temperature >= _TINY, "positive in float32"),
             ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),

@@ -206,6 +206,8 @@ def test_dates_are_moments_in_utc():
         ({"paths": "/"}, "1 to 4096 characters, .* got '/'"),
         ({"max_duration": float("nan")}, "`max_duration` must be a number"),
         ({"min_duration": "5"}, "`min_duration` must be a number"),
+        ({"min_duration": 10**400}, "`min_duration` must be a number"),
+        ({"max_duration": True}, "`max_duration` must be a number"),
         ({"min_duration": 5, "max_duration": 4}, "at least 5 and at most 4 seconds"),
         ({"before": "2026-02-30"}, "`before` must be a date"),
         ({"before": 5}, "`before` must be a date .*got 5"),

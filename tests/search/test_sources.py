@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -213,6 +214,16 @@ def test_columns_without_a_use_are_counted(tmp_path):
     selection = FileSelection()
     files, texts = find_clips([tmp_path / "a.csv"], selection, ["mood"])
     assert texts == {files[0]: {"mood": "good"}} and selection.unused == {str(tmp_path / "a.csv"): ["id", ""]}
+
+
+def test_the_time_for_a_header_grows_with_its_length(tmp_path):
+    path = tmp_path / "list.csv"
+    header = ",".join(["path", *map(str, range(100_000)), "7"])
+    path.write_text(f"{header}\n")
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="the columns \\['7'\\] appear more than once"):
+        read_list(path)
+    assert time.monotonic() - began < 5
 
 
 def test_two_lists_that_disagree_are_named(tmp_path):
