@@ -1,7 +1,7 @@
 """The address of a table of PostgreSQL."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ class TableAddress:
 
     Args:
         server (`str`): as psycopg takes it, with the database; of several hosts, the first that answers is used.
-        table (`str`), schema (`str`, *optional*).
+        table (`str`), schema (`str`): by default `public`, whatever the search path.
     """
 
     server: str
     table: str
-    schema: str | None = None
+    schema: str = "public"
 
     @classmethod
     def parse(cls, text: str) -> "TableAddress":
@@ -39,28 +39,24 @@ class TableAddress:
                 "name of the table has at most 50 letters, digits and _. Put a password into PGPASSWORD or ~/.pgpass, "
                 "and options, such as PGSSLMODE, into the environment."
             )
-        return cls(found["server"], found["table"], found["schema"])
-
-    @property
-    def names(self) -> list[str]:
-        """The schema, if any, and the table."""
-        if self.schema is None:
-            return [self.table]
-        return [self.schema, self.table]
+        return cls(found["server"], found["table"], found["schema"] or "public")
 
     @property
     def name(self) -> str:
         """The name for messages, without the user."""
         server = self.server.removeprefix("postgresql://").rpartition("@")[2]
-        return f"{server}/{'.'.join(self.names)}"
+        return f"{server}/{self.schema}.{self.table}"
+
+    def at(self, host: str, port: str, suffix: str) -> "TableAddress":
+        """The address of a table whose name begins like this one, in the same database of another server."""
+        server = re.sub("//([^/]*@)?[^/]*", rf"//\g<1>{host}:{port}", self.server)
+        return replace(self, server=server, table=self.table + suffix)
 
     def identifier(self, suffix: str = "") -> "sql.Identifier":
         """The name in SQL of the table, or of another one whose name begins like it."""
         from psycopg import sql
 
-        # Each part is quoted by itself.
-        *schema, table = self.names
-        return sql.Identifier(*schema, table + suffix)
+        return sql.Identifier(self.schema, self.table + suffix)
 
 
 def is_address(text: str) -> bool:

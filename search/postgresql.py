@@ -48,11 +48,11 @@ from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exac
 
 from .addresses import TableAddress
 
-EXTENSION = Path(__file__).with_name("scoring.sql").read_text()
-"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`, as that of an extension."""
+FUNCTIONS = Path(__file__).with_name("scoring.sql").read_text()
+"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`, in the schema `scalar`."""
 
-FUNCTIONS = EXTENSION.replace("@extschema@.", "")
-"""The same SQL without an extension."""
+SCHEMA = f"BEGIN;\nCREATE SCHEMA scalar;\n\n{FUNCTIONS}\nCOMMIT;\n"
+"""The same SQL with the schema, all or nothing: in a schema of another role, functions could be that role's."""
 
 FACTS = {
     "clip_id": "text",
@@ -84,6 +84,34 @@ VECTORS = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
 WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
 """SQL of the hash of the words of a row."""
 
+# Whatever may run code in a statement on the table and belongs to a role that cannot already do all that this one can.
+# `push` lets no other role create functions or triggers; what other objects of the table call is in pg_depend.
+_STRANGERS = """\
+WITH RECURSIVE parts(part) AS (
+    SELECT '{table}'::regclass::oid UNION SELECT inhrelid FROM pg_inherits JOIN parts ON inhparent = part
+), objects(object, owner) AS (
+    SELECT 'table ' || part::regclass, relowner FROM parts JOIN pg_class ON oid = part
+    UNION ALL SELECT 'right to make triggers on ' || part::regclass, grantee
+        FROM parts JOIN pg_class ON oid = part CROSS JOIN aclexplode(relacl) WHERE privilege_type = 'TRIGGER'
+    UNION ALL SELECT 'function ' || uses.refobjid::regprocedure, proowner
+        FROM parts JOIN pg_depend AS has ON has.refclassid = 'pg_class'::regclass AND has.refobjid = part
+        JOIN pg_depend AS uses ON uses.classid = has.classid AND uses.objid = has.objid
+        JOIN pg_proc ON pg_proc.oid = uses.refobjid
+        WHERE has.deptype IN ('a', 'i') AND uses.refclassid = 'pg_proc'::regclass
+    UNION ALL SELECT 'server ' || srvname, srvowner
+        FROM parts JOIN pg_foreign_table ON ftrelid = part JOIN pg_foreign_server AS server ON server.oid = ftserver
+    UNION ALL SELECT 'extension ' || extname, extowner FROM pg_extension
+        WHERE extname IN ('vector', 'scalar', 'postgres_fdw')
+    UNION ALL SELECT 'schema scalar', nspowner FROM pg_namespace WHERE nspname = 'scalar'
+    UNION ALL SELECT 'right to create in the schema scalar', grantee
+        FROM pg_namespace CROSS JOIN aclexplode(nspacl) WHERE nspname = 'scalar' AND privilege_type = 'CREATE'
+    UNION ALL SELECT 'function ' || oid::regprocedure, proowner FROM pg_proc
+        WHERE proname LIKE 'scalar%' AND pronamespace = to_regnamespace('scalar')
+)
+SELECT object, coalesce(rolname, 'PUBLIC'), current_user FROM objects LEFT JOIN pg_roles ON pg_roles.oid = owner
+WHERE (rolname IS NOT NULL AND pg_has_role(rolname, current_user, 'MEMBER')) IS NOT TRUE LIMIT 1"""
+
+_SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _FORMAT = 1
 _NEVER = 2**62  # microseconds after 1970
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,8 +148,12 @@ class TableError(OSError):
     """The server does not answer, or refuses a statement."""
 
 
+class NodeError(TableError):
+    """A node does not answer."""
+
+
 class DamagedTableError(TableError):
-    """What is in the table is not what was pushed."""
+    """What is in the table is not what was pushed, or may run what another role wrote."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +225,7 @@ class Pushed:
         """SQL of the hash of a row, by functions that every server has and that `postgres_fdw` runs on the nodes."""
         # The types of pgvector have no hash, but the bytes that they are sent as have one. The hash of an array is
         # that of its elements, not of its dimensions; `array_cat` makes an empty array of NULL.
-        send = f"{VECTORS[self.dtype][0]}_send"
+        send = f"{{vector}}.{VECTORS[self.dtype][0]}_send"
         vectors = ", ".join(f"{send}({column})" for column in self.columns)
         return (
             "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest, array_dims(_gram)], 0) "
@@ -289,6 +321,7 @@ class Table:
         self.address = address
         self.name = address.name
         self.timeout = timeout
+        self.vector = "public"
         self._idle: list[psycopg.Connection] = []
 
     @contextmanager
@@ -306,6 +339,11 @@ class Table:
             return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
         if is_here and isinstance(error, psycopg.errors.UndefinedColumn):
             return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
+        if is_here and isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedFunction):
+            text = str(error.diag.message_primary)
+            return TableError(f"{self.name} lacks functions: {text}. `scalar push GALLERY ADDRESS` makes them.")
+        if isinstance(error, psycopg.errors.DuplicateTable):
+            return ValueError(f"There is already a table {self.name}. Drop it, or choose another name.")
         if isinstance(error, psycopg.errors.InvalidRegularExpression):
             return PatternError(f"A path pattern is invalid: {error.diag.message_primary}.")
         # Anything else is passed on in one line.
@@ -316,18 +354,51 @@ class Table:
         return TableError(f"{self.name}: {text[:300]}")
 
     @contextmanager
-    def transaction(self, mode: str = "ISOLATION LEVEL REPEATABLE READ READ ONLY") -> Iterator[psycopg.Connection]:
-        """The connection of a transaction, by default of one snapshot of every node."""
-        connection = self._begin(mode)
+    def transaction(self, mode: str = _SNAPSHOT, is_made: bool = True) -> Iterator[psycopg.Connection]:
+        """
+        The connection of a transaction, by default of one snapshot of every node.
+
+        Args:
+            mode (`str`): as in `BEGIN`.
+            is_made (`bool`): whether the table exists, and what it may run is checked.
+
+        Raises:
+            FileNotFoundError: there is no such table.
+            DamagedTableError: another role could run code by it.
+            NodeError: a node does not answer; other errors of a statement are a TableError.
+        """
+        connection = self._begin(mode, is_made)
         try:
             yield connection
             self.run(connection, "COMMIT")
+        except (DamagedTableError, NodeError):
+            connection.close()
+            raise
+        except TableError as error:
+            connection.close()
+            # The server does not name a node that hangs.
+            silent = []
+            if is_made:
+                silent = self._silent()
+            if silent:
+                raise NodeError(f"{error}. No answer from the node {', '.join(map(repr, silent))}.") from None
+            raise
         except BaseException:
             connection.close()
             raise
         self._idle.append(connection)
 
-    def _begin(self, mode: str) -> psycopg.Connection:
+    def _begin(self, mode: str, is_made: bool = True) -> psycopg.Connection:
+        connection = self._connected(mode)
+        try:
+            if is_made:
+                self.check_owners(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connected(self, mode: str) -> psycopg.Connection:
         # Take a connection that is idle, unless there is none, or its server was started again.
         with suppress(IndexError, TableError):
             connection = self._idle.pop()
@@ -344,22 +415,49 @@ class Table:
                 client_encoding="utf8",
             )
         limit = math.ceil(1000 * self.timeout)
+        # In other schemas, other roles may have functions and operators that fit better than the built-in ones.
         self.run(
-            connection, f"SET statement_timeout = {limit}; SET enable_partitionwise_aggregate = on; SET jit = off"
+            connection,
+            f"SET search_path = pg_catalog, pg_temp; SET statement_timeout = {limit}; "
+            "SET enable_partitionwise_aggregate = on; SET jit = off",
         )
+        self.find_vector(connection)
         self.run(connection, f"BEGIN {mode}")
         return connection
+
+    def find_vector(self, connection: psycopg.Connection) -> None:
+        """Note the schema of the extension `vector`."""
+        found = self.run(
+            connection,
+            "SELECT nspname FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'vector'",
+        )
+        if found:
+            ((self.vector,),) = found
+
+    def check_owners(self, connection: psycopg.Connection) -> None:
+        """Refuse a table by which another role could run code with the rights of this one."""
+        # Until the end of the transaction, the table of this name stays the one that is checked here.
+        self.run(connection, "LOCK TABLE {table} IN ACCESS SHARE MODE")
+        for strange, owner, user in self.run(connection, _STRANGERS):
+            raise DamagedTableError(
+                f"{self.name}: the {strange} belongs to the role {owner!r}, whose code would run with the rights of "
+                f"{user!r}. Remove it, or connect as {owner!r} or a role of which {owner!r} is a member."
+            )
 
     def close(self) -> None:
         """Close the connections that are idle."""
         while self._idle:
             self._idle.pop().close()
 
+    def composed(self, statement: str, **names: Any) -> sql.Composed:
+        """A statement, in which `{table}` stands for the table, and `{vector}` for the schema of pgvector."""
+        return sql.SQL(statement).format(table=self.address.identifier(), vector=sql.Identifier(self.vector), **names)
+
     def run(
-        self, connection: psycopg.Connection, statement: str, values: Any = None, binary: bool = False
+        self, connection: psycopg.Connection, statement: str | sql.Composed, values: Any = None, binary: bool = False
     ) -> list[tuple]:
         """
-        Run a statement, in which `{table}` stands for the table.
+        Run a statement; a text is one for [`composed`].
 
         Returns:
             The rows.
@@ -367,7 +465,8 @@ class Table:
         Raises:
             TableError: it fails, or the server does not answer in time.
         """
-        statement = sql.SQL(statement).format(table=self.address.identifier())
+        if isinstance(statement, str):
+            statement = self.composed(statement)
         timer = Timer(self.timeout + _GRACE, _cut, [connection])  # a server that hangs cancels nothing
         timer.start()
         try:
@@ -385,21 +484,39 @@ class Table:
             return self.name
         return f"The node {node!r} of {self.name}"
 
-    def failing(self, nodes: Sequence[str]) -> list[str]:
-        """Those of some nodes that do not answer at once; a TableError if the server of the address does not."""
+    def nodes(self, connection: psycopg.Connection) -> list[str]:
+        """The nodes of the table; on one server, none."""
+        parts = self.run(
+            connection,
+            "SELECT pg_get_expr(relpartbound, oid) FROM pg_class JOIN pg_inherits ON inhrelid = oid "
+            "WHERE inhparent = '{table}'::regclass ORDER BY oid",
+        )
+        # A partition is `FOR VALUES IN ('node')`.
+        return [bound.split("'")[1] for (bound,) in parts]
+
+    def _silent(self) -> list[str]:
+        """The nodes that do not answer at once; a TableError if the server of the address does not."""
         hasty = Table(self.address, _HASTE)
-        failing = []
-        # First the server itself, without which no node can be asked.
-        with hasty.transaction():
-            pass
-        for node in nodes:
+        silent = []
+        connection = hasty._begin(_SNAPSHOT)
+        for node in hasty.nodes(connection):
             try:
-                with hasty.transaction() as connection:
-                    hasty.run(connection, "SELECT _about FROM {table} WHERE _node = %s AND _id = -1", [node])
+                hasty.run(connection, "SELECT _about FROM {table} WHERE _node = %s AND _id = -1", [node])
             except OSError:
-                failing.append(node)
-        hasty.close()
-        return failing
+                silent.append(node)
+                connection.close()
+                connection = hasty._begin(_SNAPSHOT)
+        connection.close()
+        return silent
+
+    def answers(self) -> bool:
+        """Whether there is a table; a NodeError if one of its nodes does not answer."""
+        try:
+            with self.transaction() as connection:
+                self.run(connection, "SELECT _node FROM {table} WHERE _id = -1")
+        except FileNotFoundError:
+            return False
+        return True
 
     def agreed(self, answers: Sequence[tuple]) -> Pushed:
         """
@@ -629,14 +746,10 @@ class TableSearcher:
             with self.table.transaction() as connection:
                 ranking = _Ranking(self, connection, options, among)
                 return [ranking.hits(query, k) for query in queries]
-        except DamagedTableError:
+        except (DamagedTableError, NodeError):
             raise
-        except TableError as error:
-            # The server may name neither a node that hangs nor a row of which no score can be computed.
-            nodes = [node for node in self.pushed.num_clips if node]
-            failing = self.table.failing(nodes)
-            if failing:
-                raise TableError(f"{error}. No answer from the node {', '.join(map(repr, failing))}.") from None
+        except TableError:
+            # The server does not name a row of which no score can be computed.
             self.table.check()
             raise
 
@@ -773,8 +886,8 @@ class _Ranking:
                 columns += f", count(*) FILTER (WHERE {where})"
         products = ", ".join(map(self.product, range(len(self.seen))))
         columns += (
-            f", scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, %(error)s::float8, "
-            f"_id, %(limit)s::int) FILTER (WHERE {condition.allowed})"
+            f", scalar.scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, "
+            f"%(error)s::float8, _id, %(limit)s::int) FILTER (WHERE {condition.allowed})"
         )
         rows = self.table.run(self.connection, f"SELECT {columns} FROM {{table}} GROUP BY _node", values)
         if is_first:
@@ -806,8 +919,8 @@ class _Ranking:
         """SQL of the calibrated product of the query with a modality; NULL if it is absent or not in use."""
         if not self.seen[place]:
             return "NULL"
-        # pgvector's operator <#> is minus the inner product.
-        product = f"-({self.pushed.columns[place]}::vector <#> %(query)s::vector)"
+        column = self.pushed.columns[place]
+        product = f"{{vector}}.inner_product({column}::{{vector}}.vector, %(query)s::{{vector}}.vector)"
         scales = self.options.modality_scale
         offsets = self.options.modality_offset
         if scales is not None:
@@ -819,12 +932,13 @@ class _Ranking:
 
 __all__ = [
     "FACTS",
-    "EXTENSION",
     "FUNCTIONS",
     "OWN_COLUMNS",
+    "SCHEMA",
     "VECTORS",
     "WORDS_SUM",
     "DamagedTableError",
+    "NodeError",
     "Pushed",
     "Row",
     "Table",

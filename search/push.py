@@ -30,7 +30,6 @@ from gallery.windows import SEGMENT
 
 from .addresses import TableAddress
 from .postgresql import (
-    EXTENSION,
     FACTS,
     FUNCTIONS,
     OWN_COLUMNS,
@@ -42,6 +41,7 @@ from .postgresql import (
 )
 
 _AT_ONCE = 2048  # rows
+_PROMPT = 60  # seconds in which a node must answer a short statement
 _TIMEOUT = 3600
 _HIGHEST = 2**62  # number of a clip
 _REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT)
@@ -51,21 +51,25 @@ _CONTROL = """\
 comment = 'SCALAR''s score of clips, and the list of the best'
 default_version = '1'
 relocatable = false
+schema = scalar
 """
 
 
 # Vectors stay in their rows, because a scan reads them all.
 _TABLE = """\
-CREATE EXTENSION IF NOT EXISTS vector;
-CREATE TABLE {own} ({columns}, PRIMARY KEY (_id)) WITH (toast_tuple_target = 8160);
-CREATE INDEX ON {own} USING hash (clip_id);
-CREATE INDEX ON {own} USING hash (_path)"""
+CREATE EXTENSION IF NOT EXISTS vector SCHEMA {vector};
+CREATE TABLE {table} ({columns}, PRIMARY KEY (_id)) WITH (toast_tuple_target = 8160);
+CREATE INDEX ON {table} USING hash (clip_id);
+CREATE INDEX ON {table} USING hash (_path)"""
 _SCALAR = """\
-CREATE EXTENSION IF NOT EXISTS vector;
+CREATE EXTENSION IF NOT EXISTS vector SCHEMA {vector};
 CREATE EXTENSION IF NOT EXISTS scalar;
 """
+_IS_PLAIN = """\
+SELECT 1 FROM pg_proc WHERE pronamespace = to_regnamespace('scalar')
+    AND NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'scalar') LIMIT 1"""
 _PARTITIONED = """\
-CREATE EXTENSION IF NOT EXISTS postgres_fdw;
+CREATE EXTENSION IF NOT EXISTS postgres_fdw SCHEMA {vector};
 CREATE TABLE {table} ({columns}) PARTITION BY LIST (_node)"""
 # The costs make it never cheaper to aggregate the rows of a node here.
 _NODE = """\
@@ -92,7 +96,7 @@ def write_extension(folder: str | os.PathLike) -> None:
     """Write the two files of the extension `scalar`, which belong into the folder `extension` of every server."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "scalar.control").write_text(_CONTROL)
-    Path(folder, "scalar--1.sql").write_text(EXTENSION)
+    Path(folder, "scalar--1.sql").write_text(FUNCTIONS)
 
 
 def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
@@ -144,44 +148,42 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statem
         print_statement (`Callable`): with nodes, is given each statement, without passwords.
     """
     address = table.address
-    kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{VECTORS[pushed.dtype][0]}({pushed.dim})")
+    kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{{vector}}.{VECTORS[pushed.dtype][0]}({pushed.dim})")
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-    parts = {"table": address.identifier(), "columns": sql.SQL(columns)}
+    password = os.environ.get("PGPASSWORD", "")
 
-    def run(statement: str, where: dict[str, str], **further: Any) -> None:
-        made = sql.SQL(statement).format(**parts, **further)
-        if nodes:
-            text = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
-            print_statement(f"-- on {':'.join(where.values()) or address.name}\n{text};")
-        with table.errors(), psycopg.connect(address.server, connect_timeout=10, **where) as connection:
-            connection.execute(made)
+    def make(place: Table, *statements: tuple[str, dict[str, str]]) -> None:
+        with place.transaction("READ WRITE", is_made=False) as connection:
+            if nodes and place.run(connection, _IS_PLAIN):
+                raise ValueError(
+                    f"The database of {place.name} has SCALAR's functions, but not as the extension that nodes need. "
+                    "Run DROP SCHEMA scalar CASCADE there, and push again: its tables are then searched with the "
+                    "extension."
+                )
+            for statement, names in statements:
+                login = {"database": connection.info.dbname, "user": connection.info.user, "password": password}
+                made = place.composed(statement, columns=place.composed(columns), **login, **names)
+                if nodes:
+                    text = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
+                    print_statement(f"-- on {place.name}\n{text};")
+                place.run(connection, made)
+            # What was there before, such as a server, may belong to another role.
+            place.check_owners(connection)
 
     if not nodes:
-        run(_TABLE, {}, own=address.identifier())
+        make(table, (_TABLE, {}))
         return
     # The table of each node comes first, as the foreign tables lead to them.
-    places = {}
+    parts: list[tuple[str, dict[str, Any]]] = []
     for number, node in enumerate(nodes):
         host, _, port = node.partition(":")
-        places[node] = {"host": host, "port": port or "5432"}
-        run(_SCALAR + _TABLE, places[node], own=address.identifier(f"_{number}"))
-    run(_SCALAR + _PARTITIONED, {})
-    with table.transaction() as connection:
-        info = connection.info
-    for number, node in enumerate(nodes):
-        run(
-            _NODE,
-            {},
-            server=sql.Identifier(node),
-            part=address.identifier(f"_at_{number}"),
-            node=node,
-            database=info.dbname,
-            user=info.user,
-            password=os.environ.get("PGPASSWORD", ""),
-            schema=address.schema or "public",
-            name=f"{address.table}_{number}",
-            **places[node],
-        )
+        place = address.at(host, port or "5432", f"_{number}")
+        with closing(Table(place, table.timeout)) as part:
+            make(part, (_SCALAR + _TABLE, {}))
+        names = {"server": sql.Identifier(node), "part": address.identifier(f"_at_{number}"), "node": node}
+        names |= {"host": host, "port": port or "5432", "schema": place.schema, "name": place.table}
+        parts.append((_NODE, names))
+    make(table, (_SCALAR + _PARTITIONED, {}), *parts)
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
@@ -206,18 +208,15 @@ def push(
         ValueError: the table holds vectors of another model, dimension or precision, or something else.
         TableError: a server does not answer, or refuses a statement.
     """
-    with closing(Table(address, _TIMEOUT)) as table:
-        with table.transaction() as connection:
-            # `to_regclass` takes the name as a text, quoted as in a statement.
-            name = address.identifier().as_string(connection)
-            is_new = table.run(connection, "SELECT to_regclass(%s)", [name]) == [(None,)]
+    with closing(Table(address, _PROMPT)) as table:
+        is_new = not table.answers()
         if nodes and not is_new:
-            raise ValueError(f"{table.name} exists: --nodes is for a new table.")
+            raise ValueError(f"{table.name} exists, and --nodes is for a new table. Choose another name, or drop it.")
         if is_new:
             make_tables(table, pushed_of(gallery, nodes), nodes, print_statement)
-        with table.transaction("READ WRITE") as connection:
-            table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
-            return _Push(table, connection, gallery).run()
+    with closing(Table(address, _TIMEOUT)) as table, table.transaction("READ WRITE") as connection:
+        table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
+        return _Push(table, connection, gallery).run()
 
 
 class _Push:
@@ -227,13 +226,7 @@ class _Push:
         self.table = table
         self.connection = connection
         self.gallery = gallery
-        parts = self.execute(
-            "SELECT pg_get_expr(relpartbound, oid) FROM pg_class JOIN pg_inherits ON inhrelid = oid "
-            "WHERE inhparent = to_regclass(%s) ORDER BY oid",
-            [table.address.identifier().as_string(connection)],
-        )
-        # A partition is `FOR VALUES IN ('node')`; a table without partitions has the node ''.
-        self.nodes = [bound.split("'")[1] for (bound,) in parts] or [""]
+        self.nodes = table.nodes(connection) or [""]  # a table without partitions has the node ''
         self.pushed = pushed_of(gallery, self.nodes)
         self.report = PushReport()
 
@@ -244,9 +237,7 @@ class _Push:
     def run(self) -> PushReport:
         """Write what is new or changed, and then the version."""
         before = self.before()
-        if not self.execute("SELECT 1 FROM pg_extension WHERE extname = 'scalar'"):
-            with self.table.errors():
-                self.connection.execute(FUNCTIONS)
+        self.make_functions()
         self.execute("CREATE TEMP TABLE pushed (LIKE {table}) ON COMMIT DROP")
         known, strange = self.known()
         gone = list(strange)
@@ -284,6 +275,18 @@ class _Push:
         self.write([number for number, *_ in known.values()], [])
         self.write_version(before, counts)
         return self.report
+
+    def make_functions(self) -> None:
+        """Make the functions, or replace those of another version, unless an extension or another role has them."""
+        is_mine = self.execute(
+            "SELECT pg_has_role(nspowner, 'USAGE') AND NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'scalar') "
+            "FROM pg_namespace WHERE nspname = 'scalar'"
+        )
+        if not is_mine:
+            self.execute("CREATE SCHEMA scalar")
+        if is_mine != [(False,)]:
+            with self.table.errors():
+                self.connection.execute(FUNCTIONS)
 
     def before(self) -> int:
         """The version that was pushed before, 0 for a new table; a ValueError if this gallery cannot replace it."""
@@ -377,6 +380,8 @@ def verify_table(address: TableAddress) -> int:
     Raises:
         DamagedTableError: something is not as it was pushed.
     """
+    with closing(Table(address, _PROMPT)) as table:
+        table.answers()
     with closing(Table(address, _TIMEOUT)) as table:
         return sum(table.check().num_clips.values())
 

@@ -1,4 +1,5 @@
 -- SCALAR's score and the list of the best, for any table. Vectors need unit norm.
+-- Their search path is fixed, so that no function or operator of another role is called.
 
 -- The score of a clip for a query. Arrays are in the order of the modalities:
 --   products  inner products of the query with the clip's vectors; NULL for modalities that the clip lacks
@@ -8,10 +9,10 @@
 --   scales, offsets  of the products; by default 1 and 0
 --   error     by how much products may be wrong; above 0, the result is not the score but an upper bound of it
 -- NULL for a clip without any modality. Other lengths, and a missing inner product of modalities in use, are errors.
-CREATE OR REPLACE FUNCTION scalar_score(
+CREATE OR REPLACE FUNCTION scalar.scalar_score(
     products float8[], gram float8[], temperature float8 DEFAULT 0.1,
     scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, error float8 DEFAULT 0
-) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     number int := coalesce(cardinality(products), 0);
     is_triangle bool := coalesce(cardinality(gram) = number * (number + 1) / 2, false);
@@ -95,8 +96,8 @@ END $$;
 -- The k rows with the highest scores, {{score, id}, ...}, as texts. Equal scores are in the order of their ids: the
 -- shorter first, and then by letters, so that whole numbers are in their own order. The state is k, a score that k rows
 -- have at least, and rows as "score id", which are sorted when there are twice as many as needed.
-CREATE OR REPLACE FUNCTION scalar_best_step(best text[], score float8, id anyelement, k int) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION scalar.scalar_best_step(best text[], score float8, id anyelement, k int) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF score IS NULL OR score < best[2]::float8 THEN
         RETURN best;
@@ -116,21 +117,21 @@ BEGIN
     END IF;
     RETURN best;
 END $$;
-CREATE OR REPLACE FUNCTION scalar_best_join(best text[], others text[]) RETURNS text[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION scalar.scalar_best_join(best text[], others text[]) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN cardinality(best) = 0 THEN others WHEN cardinality(others) = 0 THEN best
         ELSE ARRAY[best[1], greatest(best[2]::float8, others[2]::float8)::text] || best[3:] || others[3:] END
 $$;
-CREATE OR REPLACE FUNCTION scalar_best_list(best text[]) RETURNS text[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION scalar.scalar_best_list(best text[]) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(ARRAY[split_part(entry, ' ', 1), substr(entry, strpos(entry, ' ') + 1)]), '{}') FROM (
         SELECT entry FROM unnest(best[3:]) AS entry
         ORDER BY split_part(entry, ' ', 1)::float8 DESC, length(entry), entry COLLATE "C" LIMIT best[1]::int
     ) AS sorted
 $$;
-CREATE OR REPLACE AGGREGATE scalar_best(score float8, id anyelement, k int) (
-    SFUNC = scalar_best_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar_best_list,
-    COMBINEFUNC = scalar_best_join, PARALLEL = SAFE
+CREATE OR REPLACE AGGREGATE scalar.scalar_best(score float8, id anyelement, k int) (
+    SFUNC = scalar.scalar_best_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar.scalar_best_list,
+    COMBINEFUNC = scalar.scalar_best_join, PARALLEL = SAFE
 );
 
 -- The same list of the scores of clips, without computing those that cannot be in it, if there are up to three
@@ -138,9 +139,9 @@ CREATE OR REPLACE AGGREGATE scalar_best(score float8, id anyelement, k int) (
 -- most the largest product, divided by the least norm of a weighted mean of the vectors. With a least inner product c
 -- of two of them, its square is at least 1 / 3 + 2 / 3 c, and for one vector 1; 0.99 leaves room for rounded vectors.
 -- `0 * products[1]` is NULL for a modality that the clip lacks, and then the inner product is left out.
-CREATE OR REPLACE FUNCTION scalar_best_clips_step(
+CREATE OR REPLACE FUNCTION scalar.scalar_best_clips_step(
     best text[], products float8[], gram float8[], temperature float8, error float8, id anyelement, k int
-) RETURNS text[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+) RETURNS text[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     least_score float8 := best[2]::float8;
 BEGIN
@@ -152,14 +153,11 @@ BEGIN
     THEN
         RETURN best;
     END IF;
-    -- `postgres_fdw` looks for functions without a schema in pg_catalog alone.
-    RETURN @extschema@.scalar_best_step(
-        best, @extschema@.scalar_score(products, gram, temperature, error => error), id, k
-    );
+    RETURN scalar.scalar_best_step(best, scalar.scalar_score(products, gram, temperature, error => error), id, k);
 END $$;
-CREATE OR REPLACE AGGREGATE scalar_best_clips(
+CREATE OR REPLACE AGGREGATE scalar.scalar_best_clips(
     products float8[], gram float8[], temperature float8, error float8, id anyelement, k int
 ) (
-    SFUNC = scalar_best_clips_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar_best_list,
-    COMBINEFUNC = scalar_best_join, PARALLEL = SAFE
+    SFUNC = scalar.scalar_best_clips_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar.scalar_best_list,
+    COMBINEFUNC = scalar.scalar_best_join, PARALLEL = SAFE
 );

@@ -406,9 +406,9 @@ class QueryConfig:
 
 def _print_sql(is_given: bool) -> None:
     if is_given:
-        from .postgresql import FUNCTIONS
+        from .postgresql import SCHEMA
 
-        echo(FUNCTIONS, nl=False)
+        echo(SCHEMA, nl=False)
         raise Exit
 
 

@@ -45,7 +45,8 @@ def median_ms(ask: Callable[[torch.Tensor], object], texts: torch.Tensor) -> flo
 def ask_products(searcher: TableSearcher, text: torch.Tensor) -> None:
     """Compute the inner products of every clip, and nothing else."""
     vector = f"[{','.join(map(str, text.tolist()))}]"
-    products = ", ".join(f"max(-({name} <#> %(query)s::halfvec))" for name in searcher.pushed.modalities)
+    product = "max({{vector}}.inner_product({name}, %(query)s::{{vector}}.halfvec))"
+    products = ", ".join(product.format(name=name) for name in searcher.pushed.modalities)
     statement = f"SELECT _node, {products} FROM {{table}} GROUP BY _node"
     with searcher.table.transaction() as connection:
         searcher.table.run(connection, statement, {"query": vector})
