@@ -23,7 +23,7 @@ from gallery.searcher import Scoring, Selection
 from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
 from search import postgresql
 from search.addresses import TableAddress
-from search.postgresql import SCHEMA, DamagedTableError, Pushed, Table, TableError, TableSearcher
+from search.postgresql import SCHEMA, DamagedTableError, NodeError, Pushed, Table, TableError, TableSearcher
 from search.push import PushReport, push, verify_table
 from search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
@@ -577,6 +577,46 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
         execute(where, f"INSERT INTO clips_{other} (_node, _id, clip_id) VALUES (%s, %s, %s)", values)
     assert push(gallery, searcher.table.address).unchanged > 0
     assert answer(searcher, texts) == right and verify_table(searcher.table.address) == len(made.clips)
+    searcher.table.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("what", ["pause", "kill"])
+def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres, tmp_path, made, monkeypatch, what):
+    monkeypatch.setattr(postgresql, "_HASTE", 0.5)
+    monkeypatch.setattr("search.push._PROMPT", 1)
+    monkeypatch.setattr("search.push._TIMEOUT", 1)
+    database, servers = partitioned(postgres, 2)
+    gallery, texts = made.write(tmp_path), make_texts(made, 1)
+    searcher = pushed(gallery, database, servers, timeout=1)
+    address, name = searcher.table.address, f"127.0.0.1:{servers[1].port}"
+    new = TableAddress.parse(f"{database}/new")
+    uses = {
+        "search": lambda: ranked(searcher, texts),
+        "open": lambda: TableSearcher(Table(address, 1)),
+        "current": searcher.current,
+        "counts": searcher.counts,
+        "clips": lambda: searcher.clips(gallery.clip_ids),
+        "clip_named": lambda: searcher.clip_named(gallery.clip_ids[0]),
+        "check": searcher.table.check,
+        "verify": lambda: verify_table(address),
+        "push": lambda: push(gallery, address),
+    }
+    getattr(servers[1], what)()
+    for use, ask in uses.items():
+        begun = time.monotonic()
+        with pytest.raises(NodeError, match=f"No answer from the node '{name}'"):
+            ask()
+        assert time.monotonic() - begun < 8, use
+    # Also if it fails while a push is under way, or before there is a table.
+    with monkeypatch.context() as patched, pytest.raises(NodeError, match=f"No answer from the node '{name}'"):
+        patched.setattr(Table, "answers", lambda self: True)
+        push(gallery, address)
+    with pytest.raises(TableError, match=f"^{name}/.*new_1"):
+        push(gallery, new, [name.replace(str(servers[1].port), str(server.port)) for server in servers])
+    servers[1].resume() if what == "pause" else servers[1].start()
+    for ask in uses.values():
+        ask()
     searcher.table.close()
 
 
