@@ -2,6 +2,8 @@
 
 A batch of a worker that is killed is done again by another one. Batches and their order are those of one process, so
 with the same hardware and number of threads the gallery is the same, to the bit.
+
+Dask unpickles what workers send, so whoever runs a worker can run code here. TLS is set up in Dask's own settings.
 """
 
 import logging
@@ -97,7 +99,8 @@ class Cluster:
     If workers declare the resource `GPU`, batches go to these alone, and each takes one of it.
 
     Args:
-        address (`str`): the address of the scheduler, such as `tcp://10.0.0.5:8786`.
+        address (`str`): the address of the scheduler, such as `tcp://10.0.0.5:8786`; for `tls://`,
+            certificates are those of Dask's settings `distributed.comm.tls`.
 
     Raises:
         ValueError: no scheduler answers, or it has no workers.
@@ -111,8 +114,11 @@ class Cluster:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             self._client = Client(address, timeout=_PATIENCE)
-        except OSError as error:
-            raise ValueError(f"No Dask scheduler answers at {address}: {error}") from error
+        except (OSError, RuntimeError, TypeError, ValueError) as error:  # Dask has no common class for wrong settings
+            raise ValueError(
+                f"No Dask scheduler answers at {address}: {str(error) or type(error).__name__}. If it uses TLS, the "
+                "address begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates."
+            ) from error
         try:
             self._wait_for_worker(_PATIENCE)
         except ValueError:

@@ -5,10 +5,12 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 from threading import Event, Thread
 from types import SimpleNamespace
 
@@ -49,9 +51,9 @@ def videos(tmp_path_factory):
     return folder
 
 
-def start_cluster(num_workers):
+def start_cluster(num_workers, **options):
     """Workers, each a process with a single thread, that listen on this machine alone."""
-    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": None}
+    options |= {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": None}
     # By default a cluster on one machine gives up a worker that takes longer to restart.
     dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
     return distributed.LocalCluster(n_workers=num_workers, threads_per_worker=1, silence_logs=50, **options)
@@ -243,3 +245,62 @@ def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir,
     for logger in loggers:
         logger.removeHandler(logged)
     assert logged.records == []
+
+
+# TLS -----------------------------------------------------------------------------------------------------------------
+
+
+def certificate(folder, name):
+    """Settings of Dask that name a new certificate, which signs itself."""
+    files = {"cert": folder / f"{name}.pem", "key": folder / f"{name}.key"}
+    made = f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
+    places = ["-keyout", files["key"], "-out", files["cert"], "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made.split(), *places], check=True, capture_output=True)
+    settings = {"distributed.comm.tls.ca-file": str(files["cert"])}
+    for role in ("scheduler", "worker", "client"):
+        settings |= {f"distributed.comm.tls.{role}.{kind}": str(file) for kind, file in files.items()}
+    return settings
+
+
+@pytest.fixture
+def with_tls(tmp_path):
+    """Starts a cluster that takes only clients with its certificate; the settings of these, and of others."""
+    if which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    own, other = (certificate(tmp_path, name) for name in ("own", "other"))
+
+    @contextmanager
+    def start(num_workers):
+        with dask.config.set(own):
+            cluster = start_cluster(num_workers, protocol="tls://", security=distributed.Security())
+        with cluster:
+            yield cluster.scheduler_address
+
+    return start, own, other
+
+
+def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentence(index, with_tls, tmp_path):
+    start, own, other = with_tls
+    missing = own | {"distributed.comm.tls.client.key": str(tmp_path / "none.key")}
+    with start(0) as address:
+        plain = address.replace("tls://", "tcp://")
+        for asked, settings in ((address, {}), (address, other), (address, missing), (plain, {}), (plain, own)):
+            with dask.config.set(settings):
+                error = index(tmp_path / "gallery", "--cluster", asked, code=1).stderr
+            assert error.startswith(f"Error: No Dask scheduler answers at {asked}: ") and error.count("\n") == 1
+            assert "begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates" in error
+    with dask.config.set({"distributed.comm.require-encryption": True}):
+        assert "encryption required" in index(tmp_path / "gallery", "--cluster", plain, code=1).stderr
+    assert not (tmp_path / "gallery").exists()
+
+
+@pytest.mark.e2e
+def test_a_cluster_with_tls_indexes_for_whoever_has_its_certificate(index, with_tls, tmp_path):
+    start, own, _ = with_tls
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    (folder / "a.mp4").write_bytes(media("mp4", "libx264", frames=3, **SMALL))
+    with start(1) as address, dask.config.set(own):
+        assert address.startswith("tls://")
+        result = index(tmp_path / "gallery", "--cluster", address, folder=folder)
+    assert result.stdout.startswith("1 new, 0 changed, 0 unchanged")
