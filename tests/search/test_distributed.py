@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
 from gallery.decoding import Limits
@@ -250,16 +252,15 @@ def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir,
 # TLS -----------------------------------------------------------------------------------------------------------------
 
 
-def certificate(folder, name):
-    """Settings of Dask that name a new certificate, which signs itself."""
-    files = {"cert": folder / f"{name}.pem", "key": folder / f"{name}.key"}
-    made = f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
-    places = ["-keyout", files["key"], "-out", files["cert"], "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*made.split(), *places], check=True, capture_output=True)
-    settings = {"distributed.comm.tls.ca-file": str(files["cert"])}
-    for role in ("scheduler", "worker", "client"):
-        settings |= {f"distributed.comm.tls.{role}.{kind}": str(file) for kind, file in files.items()}
-    return settings
+def certificate(folder):
+    """Make a certificate in a folder, as docs/scale.md shows; the settings of Dask that it shows."""
+    page = (Path(__file__).parents[2] / "docs/scale.md").read_text()
+    folder.mkdir()
+    (command,) = re.findall("^ {4}(openssl .*)$", page, re.MULTILINE)
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    (shown,) = re.findall("```yaml\n(.*?)```", page, re.DOTALL)
+    shown = yaml.safe_load(shown.replace("/etc/dask", str(folder)))
+    return {"distributed.comm": dask.config.merge(dask.config.get("distributed.comm"), shown["distributed"]["comm"])}
 
 
 @pytest.fixture
@@ -267,7 +268,7 @@ def with_tls(tmp_path):
     """Starts a cluster that takes only clients with its certificate; the settings of these, and of others."""
     if which("openssl") is None:
         pytest.skip("openssl is not installed")
-    own, other = (certificate(tmp_path, name) for name in ("own", "other"))
+    own, other = (certificate(tmp_path / name) for name in ("own", "other"))
 
     @contextmanager
     def start(num_workers):
@@ -281,15 +282,15 @@ def with_tls(tmp_path):
 
 def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentence(index, with_tls, tmp_path):
     start, own, other = with_tls
-    missing = own | {"distributed.comm.tls.client.key": str(tmp_path / "none.key")}
+    missing = {"distributed.comm.tls.client.key": str(tmp_path / "none.key")}
     with start(0) as address:
         plain = address.replace("tls://", "tcp://")
-        for asked, settings in ((address, {}), (address, other), (address, missing), (plain, {}), (plain, own)):
+        for asked, settings in ((address, {}), (address, other), (address, missing), (plain, {})):
             with dask.config.set(settings):
                 error = index(tmp_path / "gallery", "--cluster", asked, code=1).stderr
             assert error.startswith(f"Error: No Dask scheduler answers at {asked}: ") and error.count("\n") == 1
             assert "begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates" in error
-    with dask.config.set({"distributed.comm.require-encryption": True}):
+    with dask.config.set(own):
         assert "encryption required" in index(tmp_path / "gallery", "--cluster", plain, code=1).stderr
     assert not (tmp_path / "gallery").exists()
 
