@@ -339,13 +339,15 @@ class Table:
             return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
         if is_here and isinstance(error, psycopg.errors.UndefinedColumn):
             return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
+        primary = str(error.diag.message_primary)
+        if is_here and isinstance(error, psycopg.errors.InvalidSchemaName) and "scalar" not in primary:
+            return ValueError(f"{self.name}: {primary}. Create it, or choose another schema.")
         if is_here and isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedFunction):
-            text = str(error.diag.message_primary)
-            return TableError(f"{self.name} lacks functions: {text}. `scalar push GALLERY ADDRESS` makes them.")
+            return TableError(f"{self.name} lacks functions: {primary}. `scalar push GALLERY ADDRESS` makes them.")
         if isinstance(error, psycopg.errors.DuplicateTable):
             return ValueError(f"There is already a table {self.name}. Drop it, or choose another name.")
         if isinstance(error, psycopg.errors.InvalidRegularExpression):
-            return PatternError(f"A path pattern is invalid: {error.diag.message_primary}.")
+            return PatternError(f"A path pattern is invalid: {primary}.")
         # Anything else is passed on in one line.
         text = " ".join(str(error).split()) or type(error).__name__
         password = os.environ.get("PGPASSWORD")

@@ -340,6 +340,12 @@ def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, mad
     gallery = made.write(tmp_path / "one")
     with pytest.raises(FileNotFoundError, match="scalar push"):
         open_searcher(f"{database}/clips")
+    for refused in (
+        lambda: push(gallery, replace(address, schema="no")),
+        lambda: open_searcher(f"{database}/no.clips"),
+    ):
+        with pytest.raises(ValueError, match="no.clips: schema .no. does not exist. Create it, or choose another"):
+            refused()
     execute(database, "CREATE TABLE clips (mine int)")
     for refused in (lambda: push(gallery, address), lambda: open_searcher(f"{database}/clips")):
         with pytest.raises(ValueError, match="not made by `scalar push`"):
