@@ -1,11 +1,13 @@
 """A gallery in a table of PostgreSQL, on one server or partitioned over several, searched in one statement:
 
-    SELECT _node, scalar_best_clips(..., _id, k), count(*) FROM clips GROUP BY _node
+    SELECT _node, scalar.scalar_best_clips(..., _id, k), count(*) FROM clips GROUP BY _node
 
 - A row is a clip: its facts for filters, one vector column for each modality (NULL where absent), their inner
   products in float64, and `_sum`, a hash of all that searching reads. The row -1 of each node has `_about`: what was
   pushed, with a version and the number of clips of every node.
 - Nodes are partitions in foreign tables of `postgres_fdw`, which computes scores, lists and counts where the rows are.
+- Searching runs code of whoever owns the table and the functions. So names have schemas, the search path is fixed, and
+  each transaction begins with a check of all owners.
 - An answer has counted, on every node, all rows of one version with the hash that was written; otherwise it is an
   error that names the node.
 - pgvector sums in float32, so the list holds upper bounds of the scores. The clips in it are read and scored in
@@ -348,6 +350,8 @@ class Table:
             return ValueError(f"There is already a table {self.name}. Drop it, or choose another name.")
         if isinstance(error, psycopg.errors.InvalidRegularExpression):
             return PatternError(f"A path pattern is invalid: {primary}.")
+        if isinstance(error, psycopg.errors.QueryCanceled) and "timeout" in primary:
+            return TableError(f"{self.name}: no answer in {self.timeout:g} seconds")
         # Anything else is passed on in one line.
         text = " ".join(str(error).split()) or type(error).__name__
         password = os.environ.get("PGPASSWORD")
@@ -373,20 +377,13 @@ class Table:
         try:
             yield connection
             self.run(connection, "COMMIT")
-        except (DamagedTableError, NodeError):
-            connection.close()
-            raise
-        except TableError as error:
+        except BaseException as error:
             connection.close()
             # The server does not name a node that hangs.
-            silent = []
-            if is_made:
+            if is_made and isinstance(error, TableError) and not isinstance(error, DamagedTableError | NodeError):
                 silent = self._silent()
-            if silent:
-                raise NodeError(f"{error}. No answer from the node {', '.join(map(repr, silent))}.") from None
-            raise
-        except BaseException:
-            connection.close()
+                if silent:
+                    raise NodeError(f"{error}. No answer from the node {', '.join(map(repr, silent))}.") from None
             raise
         self._idle.append(connection)
 
