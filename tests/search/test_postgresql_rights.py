@@ -222,6 +222,20 @@ def test_the_printed_functions_are_made_in_a_schema_of_their_own_or_not_at_all(d
         execute(database, SCHEMA)
 
 
+def test_functions_that_a_superuser_made_are_used_by_whoever_pushes(database, tmp_path, made, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "word")
+    gallery, texts = made.write(tmp_path), make_texts(made, 1)
+    owners = "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'scalar'::regnamespace"
+    execute(database, f"{SCHEMA} GRANT USAGE ON SCHEMA scalar TO pusher, mallory")
+    for role in ("pusher", "mallory"):
+        address = TableAddress.parse(f"{database.replace('postgres@', f'{role}@')}/of_{role}")
+        assert push(gallery, address).new == push(gallery, address).unchanged == len(made.clips)
+        searcher = TableSearcher(Table(address))
+        assert names_of(ranked(searcher, texts)[0]) == names_of(gallery.search(texts, 5)[0])
+        searcher.table.close()
+    assert execute(database, owners) == [("postgres",)]
+
+
 # Nodes ---------------------------------------------------------------------------------------------------------------
 
 
