@@ -5,7 +5,6 @@ LoRA targets and heads are defined only here. Parameter counts are exact and tes
 
 import re
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -156,36 +155,20 @@ def _reached(
 def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
     """Raise a ValueError unless a recipe trains exactly what an adapter holds."""
     model = adapted.get_base_model()
-    held = set()
+    targets, trained = _reached(model, recipe, *fields)
+    differing = set(trained)
     for name, module in model.named_modules():
-        if isinstance(module, LoraLayer | ModulesToSaveWrapper):
-            held.add(name)
-    # What the recipe trains, and the others that the adapter may have been trained with.
-    recipes = [recipe, *RECIPES[:-1]]
-    if isinstance(model.config, ScalarJointConfig):
-        for number in range(1, len(PARTS) + 1):
-            recipes += map(",".join, combinations(PARTS, number))
-    reached: dict[str, set[str]] = {}
-    for other in recipes:
-        try:
-            targets, trained = _reached(model, other, *fields)
-        except ValueError:  # does not fit the model
-            continue
-        adapted_names = [name for name, _ in model.named_modules() if re.fullmatch(targets, name)]
-        reached[other] = {*adapted_names, *trained}
-    fitting = [other for other, names in reached.items() if names == held]
-    if recipe in fitting:
-        return
-    # Either another recipe fits, or other fields of this one.
-    if fitting:
-        reason = f"was trained with `adapter: {fitting[0]}`, not {recipe!r}"
-    else:
-        different = sorted(set(map(part_of, reached.get(recipe, set()) ^ held)))
-        reason = f"differs from what `adapter: {recipe}` trains with these fields, in {different}"
-    raise ValueError(
-        f"The adapter {reason}: continue it with the fields that it was trained with, or merge it into its base first "
-        "(`adapter: full` does so and trains the whole model, peft's `merge_and_unload` makes a new base)."
-    )
+        if re.fullmatch(targets, name):
+            differing.add(name)
+        if isinstance(module, LoraLayer | ModulesToSaveWrapper):  # the adapter holds it
+            differing ^= {name}
+    if differing:
+        parts = sorted(set(map(part_of, differing)))
+        raise ValueError(
+            f"The adapter was trained with other fields: it differs from what `adapter: {recipe}` trains in {parts}. "
+            "Continue it with its own `adapter`, objective and weights, or merge it into its base: `adapter: full` "
+            "does so and trains the whole model, peft's `merge_and_unload` makes a new base."
+        )
 
 
 def apply_adapters(

@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
 
 from gallery.filters import Filter
 from gallery.searcher import Scoring, Selection
@@ -389,7 +388,8 @@ def test_any_value_in_any_field_of_what_was_pushed_is_refused_in_a_sentence_or_h
             # Whoever owns the table can also compute the hash.
             execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
             with table.transaction("READ WRITE") as connection:
-                unhashed = sql.SQL(f"UPDATE clips SET _sum = {Pushed.parse(json.dumps(right), 'it').sum()}")
+                own_sum = Pushed.parse(json.dumps(right), "it").sum()
+                unhashed = table.composed(f"UPDATE {{table}} SET _sum = {own_sum}")
                 connection.execute(unhashed)
             for use in (lambda: ranked(TableSearcher(table), texts), lambda: verify_table(table.address)):
                 try:
