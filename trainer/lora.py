@@ -156,18 +156,16 @@ def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
     """Raise a ValueError unless a recipe trains exactly what an adapter holds."""
     model = adapted.get_base_model()
     targets, trained = _reached(model, recipe, *fields)
-    differing = set(trained)
+    differing = set()
     for name, module in model.named_modules():
-        if re.fullmatch(targets, name):
-            differing.add(name)
-        if isinstance(module, LoraLayer | ModulesToSaveWrapper):  # the adapter holds it
-            differing ^= {name}
+        is_trained = bool(re.fullmatch(targets, name)) or name.endswith(tuple(trained))  # as PEFT matches names
+        if is_trained != isinstance(module, LoraLayer | ModulesToSaveWrapper):
+            differing.add(part_of(name))
     if differing:
-        parts = sorted(set(map(part_of, differing)))
         raise ValueError(
-            f"The adapter was trained with other fields: it differs from what `adapter: {recipe}` trains in {parts}. "
-            "Continue it with its own `adapter`, objective and weights, or merge it into its base: `adapter: full` "
-            "does so and trains the whole model, peft's `merge_and_unload` makes a new base."
+            f"The adapter was trained with other fields: it differs from what `adapter: {recipe}` trains in "
+            f"{sorted(differing)}. Continue it with its own `adapter`, objective and weights, or merge it into its "
+            "base: `adapter: full` does so and trains the whole model, peft's `merge_and_unload` makes a new base."
         )
 
 

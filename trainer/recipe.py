@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -16,6 +17,7 @@ from commands.options import columns_of, load_plugins
 from eval.benchmarks.registry import load_benchmark
 from gallery.decoding import Limits
 from modeling_scalar import MODALITIES
+from modeling_scalar.model_identity import identify
 from modeling_scalar.scores_scalar import METHODS, find_method
 
 from .recipe_files import find_packaged, read_recipe, unknown_field
@@ -233,11 +235,14 @@ def parse_arguments(
         unknown = unknown_field(argument.removeprefix("--").partition("=")[0])
         parser.error(unknown or argument)
     run, training = parser.parse_args_into_dataclasses(defaults + flags)
-    # Plugins register scores, so the name of a score is checked after them.
+    # Plugins register scores, so the name of a score is checked after them. It may also be a modality of the model.
     run.model = find_packaged(run.model)
     load_plugins(run.plugins())
-    if run.aggregation is not None:
-        find_method(run.aggregation, MODALITIES, "aggregation")
+    if run.aggregation is not None and run.aggregation not in METHODS:
+        modalities = ()
+        if os.path.isdir(run.model) and identify(run.model).is_configured:
+            modalities = identify(run.model).config.get("modalities", ())
+        find_method(run.aggregation, modalities, "aggregation")
     return run, training
 
 

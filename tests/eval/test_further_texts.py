@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils.data import default_collate
 
 from eval.benchmarks.clip_rows import _warn_once, read_row, warn_unread
@@ -22,6 +23,7 @@ from trainer.cache_features import FeatureCollator, FeatureDataset, cache_featur
 from trainer.data import ClipDataset
 from trainer.embeddings import EmbeddingDataset
 from trainer.lora import apply_adapters
+from trainer.run import main
 
 FIVE = [*MODALITIES, "title", "screen"]
 COLUMNS = {"video": "video_path", "audio": "audio_path"}
@@ -149,3 +151,31 @@ def test_texts_of_rows_stand_beside_stored_features_and_belong_to_the_data(place
     with pytest.raises(ValueError, match="These differ: the clips, their files or texts"):
         FeatureDataset(tmp_path / "features", other, model, processor)
     assert ClipDataset(other, processor).identity() != ClipDataset(rows, processor).identity()
+
+
+def test_a_model_is_trained_by_the_score_of_any_of_its_modalities(place, tmp_path):
+    arguments = {
+        "model": place / "five",
+        "plugin": "evidence.miniature",
+        "benchmark": "miniature",
+        "root": place / "data",
+        "aggregation": "title",
+        "objective": "contrastive",
+        "adapter": "heads",
+        "matching_weight": 0,
+        "per_device_train_batch_size": 6,
+        "max_steps": 1,
+        "warmup_steps": 0,
+        "use_cpu": True,
+        "output_dir": tmp_path / "run",
+    }
+    assert main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    assert load_model(tmp_path / "run")[0].config.aggregation == "title"
+    # PEFT finds heads by the ends of their names, so the one of subtitles is saved too, as it was.
+    weights = load_file(tmp_path / "run" / "adapter_model.safetensors")
+    moved = {name.split(".")[2] for name, value in weights.items() if value.abs().max() > 0}
+    assert moved == {"text_head", "title_head"}
+    again = arguments | {"model": tmp_path / "run", "learning_rate": 0, "output_dir": tmp_path / "again"}
+    assert main([f"--{name}={value}" for name, value in again.items()]) == 0
+    for name, value in load_file(tmp_path / "again" / "adapter_model.safetensors").items():
+        assert torch.equal(value, weights[name])
