@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 import datasets
@@ -35,45 +36,35 @@ def _distinct_batches(clips: Sequence[int], sizes: Sequence[int]) -> list[list[i
         `list[list[int]]`: The places of the examples in `clips`. No clip repeats in batches of one size if that is
         possible at all; a batch that would otherwise be too small repeats some.
     """
-    # The examples of each clip that are in no batch yet, in their order, and the clips by their number of examples.
+    # The examples of each clip that are in no batch yet; the clips in the order of these, and by their number.
     places: dict[int, deque[int]] = {}
     for place, clip in enumerate(clips):
         places.setdefault(clip, deque()).append(place)
+    following = [(examples[0], clip) for clip, examples in places.items()]
     numbers = {clip: len(examples) for clip, examples in places.items()}
     by_number = sorted(places, key=lambda clip: -numbers[clip])
-    passed: dict[int, None] = {}  # clips of which an example was passed over, in the order in which that happened
-    following = 0
     batches = []
     for index, size in enumerate(sizes):
-        batch: dict[int, int] = {}  # one example of each clip
-        # Clips that have an example for each batch left must be in all of them.
         left = len(sizes) - index
-        for clip in by_number:
-            if numbers[clip] < left or len(batch) == size:
-                break
-            if len(places[clip]) >= left:
-                batch[clip] = places[clip].popleft()
-        # Then examples that were passed over, then those that follow.
-        for clip in list(passed):
-            if len(batch) < size and clip not in batch and places[clip]:
-                batch[clip] = places[clip].popleft()
-            if not places[clip] or places[clip][0] >= following:
-                del passed[clip]
-        while len(batch) < size and following < len(clips):
-            clip = clips[following]
-            if places[clip] and places[clip][0] <= following:  # not used yet
-                if clip in batch:
-                    passed[clip] = None
-                else:
-                    batch[clip] = places[clip].popleft()
-            following += 1
-        # Too few clips are left: take further examples of theirs, evenly.
-        examples = list(batch.values())
-        while len(examples) < size:
-            for clip in passed:
-                if places[clip] and len(examples) < size:
-                    examples.append(places[clip].popleft())
-        batches.append(examples)
+        batch: list[int] = []
+        while len(batch) < size:  # a second time only if there are too few clips
+            missing = size - len(batch)
+            # Clips that have an example for each batch left must be in all of them; then the clips that come next.
+            chosen: dict[int, None] = {}
+            for clip in by_number:
+                if numbers[clip] < left or len(chosen) == missing:
+                    break
+                if len(places[clip]) >= left:
+                    chosen[clip] = None
+            while following and len(chosen) < missing:
+                place, clip = heappop(following)
+                if places[clip] and places[clip][0] == place:  # not in a batch already
+                    chosen[clip] = None
+            for clip in chosen:
+                batch.append(places[clip].popleft())
+                if places[clip]:
+                    heappush(following, (places[clip][0], clip))
+        batches.append(batch)
     return batches
 
 
