@@ -35,6 +35,7 @@ from evidence.speed.settings import SearchConfig
 from gallery.exact.ranking import rank
 from gallery.gallery import Gallery, GalleryWriter
 from gallery.storage import MANIFEST
+from modeling_scalar.model_identity import device_of_name
 from modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
 
 try:
@@ -241,7 +242,7 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
 
 def measure_on_device(config: SearchConfig, folder: Path) -> None:
     """Search a gallery in the memory of a GPU."""
-    device = torch.device(config.device)
+    device = device_of_name(config.device)
     gallery = fill(folder, config.clips, config.dim, "float16", data=config.data, has_codes=False).to(device)
     num_bytes = 2 * 3 * config.clips * config.dim
     memory = torch.empty(num_bytes // 4, device=device)
