@@ -100,7 +100,7 @@ _INTERVALS = {
     "[0, 1)": "contrastive_label_smoothing",
     "[0, inf)": (
         "cross_arity_weight semantic_weight calibration_weight uniformity_weight matching_weight learning_rate "
-        "lora_learning_rate weight_decay max_grad_norm"
+        "lora_learning_rate weight_decay max_grad_norm neftune_noise_alpha"
     ),
     "[0, 1e9]": "loss_warmup_steps full_view_decay_steps",
     "[0, 1]": "full_view_probability",

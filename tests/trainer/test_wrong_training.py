@@ -55,6 +55,7 @@ FLAGS = {
         1,
         ["`metric_for_best_model`", "'loss'", "'text_to_video_recall_at_1'"],
     ),
+    "noise below 0": (["--neftune_noise_alpha", "-1"], 1, ["`neftune_noise_alpha`", "[0, inf)", "-1.0"]),
     "torch_compile": (["--torch_compile", "true"], 1, ["`torch_compile`"]),
 }
 
