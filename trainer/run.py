@@ -55,16 +55,16 @@ def _build_model(
     run: RunArguments, args: ScalarTrainingArguments
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
     # Fields of the configuration that this run needs.
+    start = identify(run.model)
     changes = run.model_changes
     if args.learnable_temperature:
         changes["has_logit_scale"] = True
-    if "heads" in parts_of(args.adapter):
+    if "heads" in parts_of(args.adapter) and start.is_joint:
         changes["has_heads"] = True
     model, processor = load_model(run.model, dtype=torch.float32, trainable=True, **changes)
     base = without_adapter(model)
-    # A temperature that an adapter has learned is continued.
-    is_learned = isinstance(model, PeftModel) and "logit_scale" in (model.active_peft_config.modules_to_save or ())
-    if args.learnable_temperature and base.config.has_logit_scale and not is_learned:
+    # A temperature that was learned before is continued.
+    if args.learnable_temperature and not start.config.get("has_logit_scale"):
         torch.nn.init.constant_(base.logit_scale.log_scale, -math.log(args.temperature))
     # Make those parameters trainable that the loss reaches.
     modalities = None  # those of the score
@@ -75,7 +75,7 @@ def _build_model(
         args.adapter,
         args.uses_matching,
         args.learnable_temperature,
-        revision=identify(run.model).commit,
+        revision=start.commit,
         modalities=modalities,
     )
     return adapted, processor
@@ -228,8 +228,9 @@ def describe_training(trainer: Trainer, seconds: float, resumed: bool) -> dict[s
     }
 
 
-def _describe_earlier(run: RunArguments, rows: datasets.Dataset) -> dict[str, Any]:
-    """Describe the clips of one's own that the model has seen, and the training of an adapter that was continued."""
+def _describe_earlier(run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset) -> dict[str, Any]:
+    """Describe the clips of one's own that the model has seen, and the training of what was continued: an adapter, or
+    the weights of a whole model."""
     start = identify(run.model)
     earlier = start.read(RECORD)
     described: dict[str, Any] = {}
@@ -238,7 +239,7 @@ def _describe_earlier(run: RunArguments, rows: datasets.Dataset) -> dict[str, An
         clips.update(clip_digests(rows))
     if clips:
         described["clips"] = sorted(clips)
-    if start.adapter is not None:
+    if start.adapter is not None or (earlier and args.adapter == "full"):
         described["continues"] = {"model": run.model, "recipe": start.read(RECIPE), "training": earlier}
     return described
 
@@ -255,30 +256,30 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
             f"There is no folder {run.features!r} of `features`. `scalar eval embed` makes a gallery to train heads "
             "from, `python -m trainer.cache_features` stores the outputs of frozen towers."
         )
+    rows = run.rows(run.train_split)
+    run.fit_batch(args, rows)  # before the fields are compared with those of an earlier run
     with only_run(args):
         checkpoint, ended = find_start(args)
         if ended:
             logger.info("The run in %s has ended; there is nothing to resume.", args.output_dir)
             return True
-        return _train(run, args, checkpoint)
+        return _train(run, args, rows, checkpoint)
 
 
-def _train(run: RunArguments, args: ScalarTrainingArguments, checkpoint: Path | None) -> bool:
-    # The rows, and what the objective needs to know of their captions.
+def _train(run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset, checkpoint: Path | None) -> bool:
+    # The rows of other splits, and what the objective needs to know of the captions.
     set_seed(args.seed)
-    rows = run.rows(run.train_split)
     eval_rows = None
     if run.eval_split:
         eval_rows = run.rows(run.eval_split)
     if run.report_split:  # read after the training, but what is wrong with it is said now
         run.rows(run.report_split)
-    run.fit_batch(args, rows)
     targets = None
     if args.uses_semantics:
         targets = _semantic_targets(run, args, rows, checkpoint is None)
     # The model, the examples and the Trainer, which saves a checkpoint when interrupted.
     model, processor = _build_model(run, args)
-    earlier = _describe_earlier(run, rows)  # now: a checkpoint that it starts from may be gone at the end
+    earlier = _describe_earlier(run, args, rows)  # now: a checkpoint that it starts from may be gone at the end
     dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(

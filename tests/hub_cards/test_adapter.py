@@ -98,8 +98,8 @@ def test_the_card_of_a_continued_adapter_names_all_its_trainings(tmp_path):
     second = {"model": "runs/second", "recipe": {}, "training": TRAINING | {"global_step": 7, "continues": first}}
     write_json(TRAINING | {"continues": second}, folder / "training.json")
     body = write_card(folder, adapter_card(folder, "user/adapter", Details())).text
-    assert "- Continues the adapter `runs/second` in 7 steps of 64 examples, made 2026-11-20" in body
-    trained = "- Continues the adapter `runs/first` of `checkpoints/vast`, trained on `miniature` in 1,840 steps"
+    assert "- Continues `runs/second` in 7 steps of 64 examples, made 2026-11-20" in body
+    trained = "- Continues `runs/first`, made from `checkpoints/vast` by training on `miniature` in 1,840 steps"
     assert body.index("`runs/second`") < body.index(trained)
 
 

@@ -14,6 +14,7 @@ from gallery.files import write_json
 from trainer.checkpoints import (
     MANIFEST,
     RECIPE,
+    RECORD,
     check_checkpoint,
     check_run,
     describe_failed_save,
@@ -26,6 +27,8 @@ from trainer.checkpoints import (
     remove_old,
     written_whole,
 )
+from trainer.recipe import parse_arguments
+from trainer.run import train
 from trainer.training_args import ScalarTrainingArguments
 
 FILES = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -198,6 +201,16 @@ def test_a_run_that_has_ended_is_left_alone_unless_it_is_to_be_longer(tmp_path):
         start(tmp_path, "auto", seed=1)
     mark_unfinished(arguments(tmp_path))
     assert not (tmp_path / RECIPE).exists() and start(tmp_path, "auto", seed=1) == (None, False)
+
+
+def test_a_run_whose_batch_was_lowered_is_left_alone_once_it_has_ended(tiny_run, tmp_path):
+    (tmp_path / "own.csv").write_text("video_id,path,caption,subtitle\na,,one,1\nb,,two,2\n")
+    _, *arguments = tiny_run.command(tmp_path / "run", "from files", steps=1)
+    arguments += ["--benchmark", "own", "--root", tmp_path / "own.csv", "--resume_from_checkpoint", "auto"]
+    for _ in range(2):
+        assert train(*parse_arguments(list(map(str, arguments))))
+        record = json.loads((tmp_path / "run" / RECORD).read_text())
+        assert (record["batch_size"], record["resumed"]) == (2, False)
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(tmp_path):

@@ -19,6 +19,7 @@ CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0"]
 STILL = [*CONSTANT, "--learning_rate", "0"]
 MOVING = [*CONSTANT, "--learning_rate", "1e-2", "--loss_warmup_steps", "0"]
 ADAPTER = "adapter_model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 def run(tiny_run, output, *fields, steps=2, **options):
@@ -84,11 +85,18 @@ def test_another_reach_than_that_of_the_adapter_is_refused(tiny_run, first, tmp_
         run(tiny_run, tmp_path / "again", "--model", first, *fields)
 
 
-def test_a_learned_temperature_is_continued(tiny_run, tmp_path):
-    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0"]
+@pytest.mark.parametrize(("fields", "weights"), [([], ADAPTER), (["from files", "--adapter", "full"], WEIGHTS)])
+def test_a_learned_temperature_is_continued(tiny_run, tmp_path, fields, weights):
+    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0", *fields]
     first = run(tiny_run, tmp_path / "first", *learned)
     run(tiny_run, tmp_path / "again", "--model", first, *learned, "--learning_rate", "0", steps=1)
-    assert (tmp_path / "again" / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
+    assert (tmp_path / "again" / weights).read_bytes() == (first / weights).read_bytes()
+
+
+def test_heads_are_refused_for_three_towers(tiny_run, first, tmp_path):
+    for folder in (tiny_run.folder / "model", first):
+        with pytest.raises(ValueError, match="`adapter: heads` is for joint encoders"):
+            run(tiny_run, tmp_path / "heads", "--model", folder, "--adapter", "heads")
 
 
 def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):
@@ -124,13 +132,20 @@ def test_a_full_run_from_an_adapter_trains_and_saves_the_merged_model(tiny_run, 
 def test_a_full_run_from_an_adapter_moves_the_weights_and_resumes_to_the_byte(tiny_run, first, tmp_path):
     still = run(tiny_run, tmp_path / "still", "--model", first, *WHOLE, *STILL, steps=1)
     moved = run(tiny_run, tmp_path / "moved", "--model", first, *WHOLE, *MOVING)
-    before, after = (load_file(folder / "model.safetensors") for folder in (still, moved))
+    before, after = (load_file(folder / WEIGHTS) for folder in (still, moved))
     changed = [name for name in before if (before[name] != after[name]).any()]
     assert before.keys() == after.keys() and len(changed) > len(before) / 2
     broken = run(tiny_run, tmp_path / "broken", "--model", first, *WHOLE, *MOVING, steps=1)
     assert not list(broken.rglob(ADAPTER))
     run(tiny_run, broken, "--model", first, *WHOLE, *MOVING, "--resume_from_checkpoint", "last")
-    assert (broken / "model.safetensors").read_bytes() == (moved / "model.safetensors").read_bytes()
+    assert (broken / WEIGHTS).read_bytes() == (moved / WEIGHTS).read_bytes()
+
+
+def test_the_record_of_a_whole_model_that_is_trained_further_describes_its_first_training(tiny_run, first, tmp_path):
+    whole = run(tiny_run, tmp_path / "whole", "--model", first, *WHOLE, *STILL, steps=1)
+    again = run(tiny_run, tmp_path / "again", "--model", whole, *WHOLE, *STILL, steps=1)
+    continued = json.loads((again / "training.json").read_text())["continues"]
+    assert continued["model"] == str(whole) and continued["training"]["continues"]["model"] == str(first)
 
 
 # In Python -----------------------------------------------------------------------------------------------------------
