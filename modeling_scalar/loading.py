@@ -16,7 +16,7 @@ from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
 from . import registration  # noqa: F401
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
-from .configuration_scalar import ScalarConfig
+from .configuration_scalar import ScalarConfig, own_fields
 from .joint_encoders import model_from_joint_encoder, processor_from_joint_encoder
 from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, default_dtype, identify
 from .modeling_joint_scalar import ScalarJointModel
@@ -190,7 +190,8 @@ def _trainable(
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 
     # The configuration that it is noted to belong to may change in this run, the place of its base may not.
-    config = PeftConfig.from_peft_type(**identity.adapter | {"inference_mode": False, "auto_mapping": None})
+    noted = {"configuration": own_fields(model.config)}
+    config = PeftConfig.from_peft_type(**identity.adapter | {"inference_mode": False, "auto_mapping": noted})
     place = config.base_model_name_or_path
     adapted = get_peft_model(model, config)
     config.base_model_name_or_path = place
@@ -213,7 +214,8 @@ def load_model(
     A joint encoder is loaded as published; see [`ScalarModel.from_joint_encoder`].
 
     An adapter may be trained with another configuration than its base's, for example another aggregation. If it was
-    saved with that configuration (`config.json` next to `adapter_config.json`), the model uses it, else the base's.
+    saved with that configuration (in a `config.json`, or noted in its `adapter_config.json`), the model uses it, else
+    the base's.
 
     Args:
         name_or_path (`str`): A folder or Hub id.
@@ -266,10 +268,12 @@ def _load_saved(
     options: dict[str, Any],
 ) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
     """Load a model that was saved whole, or an adapter on one."""
-    # An adapter may have a configuration of its own.
+    # An adapter may have a configuration of its own, or a note of it.
     configured = identity
     if identity.file(CONFIG_NAME) is None:
         configured = base
+        noted = (identity.adapter or {}).get("auto_mapping") or {}
+        overrides = noted.get("configuration", {}) | overrides
     config = load_config(configured, overrides)
     processor = load_processor(identity.name)
     if "modalities" in overrides:

@@ -15,7 +15,7 @@ from peft.utils.other import ModulesToSaveWrapper
 
 from modeling_scalar import ScalarJointConfig, ScalarJointModel
 from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.configuration_scalar import MODALITIES
+from modeling_scalar.configuration_scalar import MODALITIES, own_fields
 from modeling_scalar.model_identity import part_of
 from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from modeling_scalar.scores_scalar import find_method
@@ -231,6 +231,7 @@ def apply_adapters(
         lora_dropout=0.0,
         target_modules=targets,
         modules_to_save=trained,
+        auto_mapping={"configuration": own_fields(base.config)},  # as `note_in_adapter` does for saved configurations
     )
     return get_peft_model(base, config, revision=revision)
 

@@ -174,6 +174,19 @@ def test_a_frozen_peft_model_is_made_trainable_as_it_was(recipe, adapter_of, tin
     assert all(torch.equal(value, before[name]) for name, value in continued.state_dict().items())
 
 
+def test_an_adapter_that_python_saves_scores_as_trained(tiny_model_dir, tiny_processor, tmp_path, batch):
+    model = apply_adapters(load_model(tiny_model_dir, aggregation="gram")[0])
+    for _ in range(2):  # a new adapter, then the same as it is loaded to be continued
+        model.save_pretrained(tmp_path)
+        tiny_processor.save_pretrained(tmp_path)
+        loaded, _ = load_model(tmp_path)
+        with torch.no_grad():
+            assert torch.equal(loaded(**batch).scores, model.eval()(**batch).scores)
+        with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
+            AutoModel.from_pretrained(tmp_path)
+        model, _ = load_model(tmp_path, trainable=True)
+
+
 def test_the_default_recipe_on_another_adapter_is_refused(adapter_of, tiny_model_dir):
     folder, _ = adapter_of("all_towers")
     loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), folder, is_trainable=True)
