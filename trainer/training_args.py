@@ -153,7 +153,7 @@ class ScalarTrainingArguments(TrainingArguments):
     temperature: float = HfArg(default=0.07, help="Contrastive temperature tau; positive.")
     learnable_temperature: bool = HfArg(
         default=False,
-        help="Learn tau, starting from the one that the model has learned, or else `temperature`; not with calibration.",
+        help="Learn tau, from the one that the model has learned or else from `temperature`; not with calibration.",
     )
     contrastive_label_smoothing: float = HfArg(default=0.1, help="In the alignment loss, in [0, 1).")
     cross_arity_weight: float = HfArg(default=1.0, help="Weight beta of L_mask (Eq. 7); 0 skips it.")
