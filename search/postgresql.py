@@ -95,11 +95,12 @@ WITH RECURSIVE parts(part) AS (
     SELECT 'table ' || part::regclass, relowner FROM parts JOIN pg_class ON oid = part
     UNION ALL SELECT 'right to make triggers on ' || part::regclass, grantee
         FROM parts JOIN pg_class ON oid = part CROSS JOIN aclexplode(relacl) WHERE privilege_type = 'TRIGGER'
-    UNION ALL SELECT 'function ' || uses.refobjid::regprocedure, proowner
+    UNION ALL SELECT pg_describe_object(uses.refclassid, uses.refobjid, 0), owner.refobjid
         FROM parts JOIN pg_depend AS has ON has.refclassid = 'pg_class'::regclass AND has.refobjid = part
         JOIN pg_depend AS uses ON uses.classid = has.classid AND uses.objid = has.objid
-        JOIN pg_proc ON pg_proc.oid = uses.refobjid
-        WHERE has.deptype IN ('a', 'i') AND uses.refclassid = 'pg_proc'::regclass
+        JOIN pg_shdepend AS owner ON owner.classid = uses.refclassid AND owner.objid = uses.refobjid
+        JOIN pg_database ON pg_database.oid = dbid AND datname = current_database()
+        WHERE has.deptype IN ('a', 'i') AND owner.deptype = 'o'
     UNION ALL SELECT 'server ' || srvname, srvowner
         FROM parts JOIN pg_foreign_table ON ftrelid = part JOIN pg_foreign_server AS server ON server.oid = ftserver
     UNION ALL SELECT 'extension ' || extname, extowner FROM pg_extension

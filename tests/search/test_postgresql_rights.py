@@ -53,6 +53,7 @@ def traces(database):
 
 
 TRIGGER = "CREATE TRIGGER t BEFORE INSERT ON clips FOR EACH ROW EXECUTE FUNCTION"
+WHEN = "CREATE TRIGGER w BEFORE INSERT ON clips FOR EACH ROW WHEN"
 BEFORE = {
     "the printed functions": (SCHEMA, "schema scalar"),
     "an empty schema": ("CREATE SCHEMA scalar", "schema scalar"),
@@ -83,6 +84,14 @@ AFTER = {
     ),
     "right to make triggers on public.clips": ("GRANT ALL ON clips TO mallory", "REVOKE ALL ON clips FROM mallory"),
     "function public.f()": (f"{TRIGGER} f()", "DROP TRIGGER t ON clips"),
+    "operator public.===(text,text)": (
+        f"{WHEN} (NEW.clip_id OPERATOR(public.===) '') EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER w ON clips",
+    ),
+    "type public.kind": (
+        f"{WHEN} (NEW.clip_id::kind IS NULL) EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "DROP TRIGGER w ON clips",
+    ),
     "function public.rule(text)": (
         "CREATE RULE r AS ON DELETE TO clips DO ALSO SELECT rule('')",
         "DROP RULE r ON clips",
@@ -120,7 +129,10 @@ AFTER = {
 def test_what_another_role_could_run_is_refused_by_every_use_of_the_table(database, tmp_path, made):
     predicates = "".join(function(f"{name}(text)", "bool") for name in ("rule", "policy", "default_", "check_"))
     index = "CREATE FUNCTION index_(text) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT false';"
-    as_mallory(database, f"{function('f()', 'trigger')} {predicates} {index}")
+    equal = function("equal(text, text)", "bool")
+    operator = "CREATE OPERATOR === (LEFTARG = text, RIGHTARG = text, FUNCTION = equal);"
+    kind = f"{function('is_kind(text)', 'bool')} CREATE DOMAIN kind AS text CHECK (is_kind(VALUE));"
+    as_mallory(database, f"{function('f()', 'trigger')} {predicates} {index} {equal} {operator} {kind}")
     gallery, texts, address = made.write(tmp_path), make_texts(made, 1), TableAddress.parse(f"{database}/clips")
     push(gallery, address)
     searcher = TableSearcher(Table(address))
