@@ -115,7 +115,8 @@ class _Service:
             self.connection.request(method, path, data, self._headers)
             response = self.connection.getresponse()
             self._answer = response.status, response.read(_MOST_BYTES + 1)
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, ValueError, HTTPException, AttributeError) as error:
+            # The last one comes of reading on a connection that was closed at the deadline.
             self._answer = error
 
 

@@ -152,8 +152,14 @@ def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
 
 def test_a_byte_at_a_time_ends_at_the_deadline(monkeypatch):
     monkeypatch.setattr("search.client._TIMEOUT_SECONDS", 0.3)
-    for answer in (hit(), b"HTTP/1.1 100 Continue\r\n\r\n" * 100):
+    tracebacks = []
+    monkeypatch.setattr("threading.excepthook", tracebacks.append)
+    slow = [(hit(), 0.05), (b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0.05), (ENDLESS + b"1\r\n \r\n" * 400, 0.002)]
+    for answer, wait in slow:
         began = time.monotonic()
-        with answering(answer, wait=0.05) as address:
+        with answering(answer, wait) as address:
             assert "has not answered in 0.3 seconds" in query(address, "a dog", code=1).stderr
         assert time.monotonic() - began < 3
+    # What was left behind on a connection that is closed ends without a word.
+    time.sleep(0.1)
+    assert not tracebacks
