@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -25,8 +26,7 @@ ASSISTANTS = "/mcp"
 SHORTEST_TOKEN = 16
 
 MOST_REQUESTS = 256
-"""Maximum number of requests that are answered at once, including media files that are being sent; as many others may
-still be sending their bodies."""
+"""Maximum number of requests whose answers are computed at once; as many others may still be sending their bodies."""
 MOST_BYTES = 2**16
 """Maximum size of the body of a request."""
 _BODY_SECONDS = 30.0  # until the whole body must have arrived
@@ -149,13 +149,20 @@ class Guard:
             retry = {"retry-after": str(_RETRY_SECONDS)}
             busy = problem(429, f"The service is busy with {MOST_REQUESTS} requests. Try again.", retry)
             return await busy(scope, receive, send)
-        self.num_running += 1
-        try:
-            await self._app(scope, _replaying(body, receive), send)
-        except ClientDisconnect:
-            pass
-        finally:
-            self.num_running -= 1
+        with ExitStack() as place:
+            self.num_running += 1
+            place.callback(self._leave)
+
+            # Whoever reads an answer slowly takes no place from others either.
+            async def sending(message: Message) -> None:
+                place.close()
+                await send(message)
+
+            with suppress(ClientDisconnect):
+                await self._app(scope, _replaying(body, receive), sending)
+
+    def _leave(self) -> None:
+        self.num_running -= 1
 
     async def _body_of(self, scope: Scope, receive: Receive) -> bytes:
         """Receive the body of a request. Raises an HTTPException if it is too long, does not arrive in time, or must

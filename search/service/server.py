@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import ipaddress
+import math
 import socket
 from functools import partial
 from types import FrameType
@@ -72,8 +73,8 @@ class _Connection(H11Protocol):
     A connection that is closed if the head of a request does not arrive in time, or if others need its place.
 
     Args:
-        most (`int`): number of connections. Where there are more, the one that has waited longest for a request is
-            closed.
+        most (`int`): number of connections. Where there are more, the one that has waited longest for a request, or
+            for an answer to be read, is closed.
     """
 
     def __init__(self, *arguments: Any, most: int, **options: Any):
@@ -85,18 +86,29 @@ class _Connection(H11Protocol):
         # uvicorn itself waits for the first request without a limit.
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-        num_open = 0
-        waiting = []
+        # Close the one that has waited longest for its client. One that was closed stays open until its last answer is
+        # read.
+        still_open = []
         for connection in self.connections:
-            if connection.transport.is_closing():
-                continue
-            num_open += 1
-            if connection.timeout_keep_alive_task is not None:
-                waiting.append(connection)
-        # Close the one that has waited longest for a request.
-        if num_open > self._most:
-            longest = min(waiting, key=lambda connection: connection.timeout_keep_alive_task.when())
-            longest.timeout_keep_alive_handler()
+            if not connection.transport.is_closing() or connection.transport.get_write_buffer_size():
+                still_open.append(connection)
+        if len(still_open) > self._most:
+            min(still_open, key=_Connection._waits_since).transport.abort()
+
+    def pause_writing(self) -> None:
+        """Note when the client stopped reading."""
+        super().pause_writing()
+        self._paused = self.loop.time()
+
+    def _waits_since(self) -> float:
+        """Since when it waits for its client to send a request or to read an answer; infinity if it does not."""
+        if self.transport.is_closing():
+            return -math.inf
+        if self.flow.write_paused:
+            return self._paused
+        if self.timeout_keep_alive_task is not None:
+            return self.timeout_keep_alive_task.when() - self.timeout_keep_alive
+        return math.inf
 
     def data_received(self, data: bytes) -> None:
         """Read on. Only a whole head of a request ends the wait; in the class above, any byte does."""
@@ -123,8 +135,8 @@ def make_server(
     Args:
         app: an ASGI application.
         idle_seconds (`float`): how long a connection may wait for the head of a request.
-        most_connections (`int`): number of connections; where there are more, the one that has waited longest for a
-            request is closed.
+        most_connections (`int`): number of connections; where there are more, the one that has waited longest for
+            its client is closed.
     """
     # No other protocol, no log of requests, and no header that names the server
     config = uvicorn.Config(
