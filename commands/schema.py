@@ -1,16 +1,18 @@
 """JSON that anyone may have written: read within bounds, and checked against a description of what is expected.
 
-A function checks a value. All items of a list are like its one item; a tuple is null, or like its second item. An
-object has the named fields, of which those with a "?" may be absent; what any other field holds is under `...`, and
-without it, other fields are not read.
+A function checks a value; a text is the interval of a number. All items of a list are like its one item; a tuple is
+null, or like its second item. An object has the named fields, of which those with a "?" may be absent; what any other
+field holds is under `...`, and without it, other fields are not read.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 _LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
+_LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
 _DEEPEST = 64  # lists and objects within each other
 
 
@@ -35,19 +37,27 @@ def size(value: Any) -> bool:
     return count(value) and value > 0
 
 
-def length(value: Any) -> bool:
-    """Whether a value is a number that is not negative."""
-    return number(value) and value >= 0
-
-
 def flag(value: Any) -> bool:
     """Whether a value is true or false."""
     return isinstance(value, bool)
 
 
-def rate(value: Any) -> bool:
-    """Whether a value is a number from 0 to 1."""
-    return number(value) and 0 <= value <= 1
+def _is_within(value: Any, interval: str) -> bool:
+    """Whether a value is a number in an interval such as `"[0, 1)"`."""
+    if not number(value):
+        return False
+    low, high = map(float, interval[1:-1].split(","))
+    is_inside = low < value < high
+    if interval[0] == "[":
+        is_inside |= value == low
+    if interval[-1] == "]":
+        is_inside |= value == high
+    return is_inside
+
+
+def temperature(value: Any) -> bool:
+    """Whether cosines can be divided by a value in float32; JSON has no infinity, which is written as a string."""
+    return value in ("inf", math.inf) or (number(value) and value >= _LEAST_TEMPERATURE)
 
 
 def text(value: Any) -> bool:
@@ -65,9 +75,8 @@ EXPECTED: dict[Callable[[Any], bool], str] = {
     whole: "a whole number",
     count: "a whole number from 0",
     size: "a whole number from 1",
-    length: "a number from 0",
     flag: "true or false",
-    rate: "a number from 0 to 1",
+    temperature: "a float32 number above 0, or 'inf'",
     text: "text",
     nothing: "absent",
 }
@@ -85,9 +94,13 @@ def problem_in(value: Any, expected: Any, name: str = "") -> str | None:
         return _problem_in_list(value, expected[0], name)
     if isinstance(expected, dict):
         return _problem_in_object(value, expected, name)
-    if expected(value):
+    if isinstance(expected, str):
+        is_right, kind = _is_within(value, expected), f"a number in {expected}"
+    else:
+        is_right, kind = expected(value), EXPECTED[expected]
+    if is_right:
         return None
-    return f"`{name}` must be {EXPECTED[expected]}, got {value!r:.80}"
+    return f"`{name}` must be {kind}, got {value!r:.80}"
 
 
 def _problem_in_list(value: Any, expected: Any, name: str) -> str | None:
@@ -158,13 +171,12 @@ __all__ = [
     "EXPECTED",
     "count",
     "flag",
-    "length",
     "nothing",
     "number",
     "parse_json",
     "problem_in",
-    "rate",
     "size",
+    "temperature",
     "text",
     "whole",
 ]

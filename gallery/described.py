@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.schema import EXPECTED, count, flag, length, nothing, number, problem_in, rate, size, text, whole
+from commands.schema import count, flag, nothing, number, problem_in, size, temperature, text, whole
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -20,32 +20,7 @@ LIMITS = {
 """What models find, if that is less than one would expect, by their names."""
 
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
-_LEAST_TEMPERATURE = 2.0**-126  # the smallest normal float32: a division by less would give infinite scores
-_LARGEST_TEMPERATURE = 2.0**127  # of finite ones in float32
-
-
-def _temperature(value: Any) -> bool:
-    """Whether cosines can be divided by a value in float32; JSON stores an infinity as a string."""
-    if type(value) in (int, float):
-        return _LEAST_TEMPERATURE <= value <= _LARGEST_TEMPERATURE or value == math.inf
-    return value == "inf"
-
-
-def _positive(value: Any) -> bool:
-    return length(value) and value > 0
-
-
-def _seconds(value: Any) -> bool:
-    return number(value) and value >= 1
-
-
-EXPECTED.update(
-    {
-        _temperature: "a float32 number above 0, or 'inf'",
-        _positive: "a number above 0",
-        _seconds: "a number of seconds, at least 1",
-    }
-)
+_SECONDS = "[1, inf)"
 
 # Every entry that some reader uses. Calibrations and names of modalities have further checks of their own.
 _METADATA = {
@@ -55,16 +30,16 @@ _METADATA = {
     "fingerprint?": (None, text),
     "weights?": (None, {...: text}),
     "training?": (None, {"seed?": (None, whole)}),
-    "query_temperature?": (None, _temperature),
+    "query_temperature?": (None, temperature),
     "modalities?": (None, [text]),
     "score_options?": (
         None,
         {
             "method?": text,
-            "query_temperature?": (None, _temperature),
-            "hyperbolic_mix?": rate,
-            "curvature?": _positive,
-            "rank_constant?": _positive,
+            "query_temperature?": (None, temperature),
+            "hyperbolic_mix?": "[0, 1]",
+            "curvature?": "(0, inf)",
+            "rank_constant?": "(0, inf)",
             "modality_scale?": (None, [number]),
             "modality_offset?": (None, [number]),
             ...: nothing,
@@ -74,10 +49,10 @@ _METADATA = {
         None,
         {"score": number, "num_clips": count, "modalities": [text], "score_options": {"method": text}},
     ),
-    "segment?": (None, _seconds),
+    "segment?": (None, _SECONDS),
     "scenes?": flag,
     "num_frames?": size,
-    "max_audio_seconds?": _seconds,
+    "max_audio_seconds?": _SECONDS,
     "plan?": (None, {}),
     "unfinished?": {...: count},
     "lost?": {...: count},

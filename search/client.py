@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from commands.schema import count, flag, length, number, parse_json, problem_in, text
+from commands.schema import count, flag, number, parse_json, problem_in, text
 
 from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig, read_token
 
@@ -18,13 +18,14 @@ _MOST_BYTES = 2**26  # of an answer
 # What is read of an answer
 _PROBLEM = {"error": text}
 _ABOUT = {"share": {...: number}}
-_LINE = {"start": length, "text": text, "is_asked": flag}
+_SECONDS = "[0, inf)"
+_LINE = {"start": _SECONDS, "text": text, "is_asked": flag}
 _HIT = {
     "rank": count,
     "score": number,
     "name": text,
-    "start": (None, length),
-    "stop": (None, length),
+    "start": (None, _SECONDS),
+    "stop": (None, _SECONDS),
     "weights": (None, {...: number}),
     "presence": {...: flag},
     "said": (None, [_LINE]),

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from commands.schema import EXPECTED, count, flag, length, problem_in
+from commands.schema import EXPECTED, count, flag, problem_in
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from gallery.embedding import Embedded
 from gallery.file_state import clip_sha256, clip_stat, pieces_of
@@ -158,14 +158,14 @@ def _jpeg(value: Any) -> bool:
 
 EXPECTED.update({_string: "text", _moment: "nanoseconds", _jpeg: "a small JPEG"})
 _FINDINGS = {
-    "seconds": (None, length),
+    "seconds": (None, "[0, inf)"),
     "lacks_transcript": flag,
     "has_words": flag,
     "problems": [_string],
     "reason": (None, _string),
     "failure": (None, _string),
     "is_lost": flag,
-    "max_audio": (None, length),
+    "max_audio": (None, "[0, inf)"),
     "still": (None, _jpeg),
 }
 _RECORD = {

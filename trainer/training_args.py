@@ -2,8 +2,6 @@
 
 import os
 from dataclasses import dataclass, fields
-from itertools import product
-from typing import Any
 
 import torch
 from transformers import TrainingArguments, get_scheduler
@@ -11,6 +9,7 @@ from transformers.hf_argparser import HfArg
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from commands.schema import problem_in
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .lora import PARTS, RECIPES, parts_of
@@ -26,12 +25,13 @@ NEGATIVES = ("scores", "paired")
 """The scores that hard negatives are drawn by: C of Eq. 5, as in the paper, or C~."""
 MEAN_RECALL = "mean_recall_at_1"
 """The metric by which the best checkpoint is chosen by default: the mean of both directions' R@1."""
-_HIGHER_IS_BETTER = ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10")
-_LOWER_IS_BETTER = ("median_rank", "mean_rank")
 METRICS = {MEAN_RECALL: True, "num_unscorable_clips": False}
 """What [`ScalarTrainer.evaluate`] measures, without `eval_`, and whether higher is better."""
-for _direction, _name in product(DIRECTIONS, _HIGHER_IS_BETTER + _LOWER_IS_BETTER):
-    METRICS[f"{_direction}_{_name}"] = _name in _HIGHER_IS_BETTER
+for _direction in DIRECTIONS:
+    for _name in ("recall_at_1", "recall_at_5", "recall_at_10", "mean_average_precision", "ndcg_at_10"):
+        METRICS[f"{_direction}_{_name}"] = True
+    for _name in ("median_rank", "mean_rank"):
+        METRICS[f"{_direction}_{_name}"] = False
 
 _BY_METRIC = ("reduce_lr_on_plateau", "greedy")
 _REFUSALS = {
@@ -115,19 +115,6 @@ RANGES: dict[str, str] = {}
 """The allowed interval of a numeric field, unless it has its default value."""
 for _interval, _names in _INTERVALS.items():
     RANGES |= dict.fromkeys(_names.split(), _interval)
-
-
-def _check_range(name: str, value: Any, allowed: str) -> None:
-    """Raise a ValueError unless a number is in an interval such as `"[0, 1)"`."""
-    low, high = map(float, allowed[1:-1].split(","))
-    # NaN is in no interval, because every comparison with it is false.
-    is_inside = low < value < high
-    if allowed[0] == "[":
-        is_inside |= value == low
-    if allowed[-1] == "]":
-        is_inside |= value == high
-    if not is_inside:
-        raise ValueError(f"`{name}` must be in {allowed}, got {value!r}.")
 
 
 @dataclass
@@ -239,7 +226,9 @@ class ScalarTrainingArguments(TrainingArguments):
             if field.name in REFUSED:
                 raise ValueError(f"`{field.name}` is not supported. {REFUSED[field.name]}")
             if field.name in RANGES:
-                _check_range(field.name, value, RANGES[field.name])
+                problem = problem_in(value, RANGES[field.name], field.name)
+                if problem is not None:
+                    raise ValueError(f"{problem}.")
         for setting, name in _OF_ACCELERATE.items():
             if os.environ.get(setting, "no").lower() not in ("no", "false", "0"):
                 raise ValueError(f"`{setting}`, of accelerate's configuration, is not supported. {REFUSED[name]}")
@@ -270,8 +259,6 @@ class ScalarTrainingArguments(TrainingArguments):
             for name in names.split():
                 if getattr(self, name) and value in _READ_NOTHING:
                     raise ValueError(f"`{name}` has no effect with `{switch}: {getattr(value, 'value', value)}`.")
-        options = self.activation_checkpointing_kwargs or {}
-        _check_range("every_n_layers", options.get("every_n_layers", 1), "[1, 1e9]")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # of the field or of accelerate's launcher
             raise ValueError("`fp16` has no effect on a CPU. Train with `bf16: true`, or without mixed precision.")
         # The trackers; transformers names those that exist.

@@ -4,39 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.schema import EXPECTED, count, flag, number, problem_in, rate, size, text, whole
+from commands.schema import count, flag, number, problem_in, size, temperature, text, whole
 
 _METRIC = (None, number)
-
-
-def _temperature(value: Any) -> bool:
-    """Whether a value is a temperature: JSON has no infinity, which is written as a string."""
-    return number(value) or value in ("inf", "Infinity")
-
-
-def _second_stage_entry(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    # Known fields by their kinds; a metric has the name of its direction in front, anything else is not read.
-    checks = {"depth": count, "policy": text, "method": text, "rate": rate, "rule": text, "weight": number}
-    for name, content in value.items():
-        expected = checks.get(name)
-        if name.startswith(("text_to_video", "video_to_text")):
-            expected = _METRIC
-        if expected is not None and problem_in(content, expected) is not None:
-            return False
-    return {"depth", "policy", "method", "rate"} <= value.keys()
-
-
-EXPECTED.update(
-    {
-        _temperature: "a number",
-        _second_stage_entry: "an object with `depth`, `policy`, `method`, `rate` and metrics",
-    }
-)
-
+_RATE = "[0, 1]"
 _RATES = {
-    "rate": rate,
+    "rate": _RATE,
     "methods": {...: {...: _METRIC}},
     "best_pathway?": {"method?": text, "text_to_video_recall_at_1?": _METRIC},
     "aggregation_gain?": {...: _METRIC},
@@ -50,7 +23,7 @@ _RESULT = {
     "benchmark": text,
     "split": text,
     "task": text,
-    "score": {"method": text, "query_temperature?": _temperature},
+    "score": {"method": text, "query_temperature?": temperature},
     "retrieval": {
         "num_queries": count,
         "num_clips": size,
@@ -65,11 +38,13 @@ _RESULT = {
                 "difference": number,
                 "low": number,
                 "high": number,
-                "confidence": rate,
+                "confidence": _RATE,
             }
         ],
     },
-    "two_stage": [_second_stage_entry],
+    "two_stage": [
+        {"depth": count, "policy": text, "method": text, "rate": _RATE, "rule?": text, "weight?": number, ...: _METRIC}
+    ],
     "two_stage_fusion?": (None, {"weight": number, "split?": (None, text)}),
     "gallery": {"sha256": text, "num_clips?": count, "ids?": [text], "presence?": [[count]]},
     "embedded?": {"weights?": (None, {...: text})},
