@@ -3,11 +3,10 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from argparse import Action
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
-from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from datasets import Dataset
 from transformers import HfArgumentParser
@@ -168,34 +167,14 @@ class RunArguments:
             )
 
 
-def _or_null(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let a conversion of flags read `null` and `none` as None."""
+class _Parser(HfArgumentParser):
+    """A parser that reads `null` as None, for fields that are None by default."""
 
-    @wraps(convert)  # the parser's errors name it
-    def convert_or_null(text: str) -> Any:
-        if text.lower() in ("null", "none"):
+    def _get_values(self, action: Action, texts: list[str]) -> Any:
+        can_be_none = action.default is None and not action.required
+        if can_be_none and "".join(texts).lower() in ("null", "none"):
             return None
-        return convert(text)
-
-    return convert_or_null
-
-
-def _make_parser(prog: str) -> HfArgumentParser:
-    """Make the parser of all fields; those that may be None accept `null`."""
-    parser = HfArgumentParser(
-        [RunArguments, ScalarTrainingArguments],
-        allow_abbrev=False,
-        prog=prog,
-        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
-        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
-    )
-    hints = get_type_hints(RunArguments) | get_type_hints(ScalarTrainingArguments)
-    for action in parser._actions:
-        if NoneType in get_args(hints.get(action.dest)):
-            action.type = _or_null(action.type)
-            if action.choices is not None:
-                action.choices = [*action.choices, None]
-    return parser
+        return super()._get_values(action, texts)
 
 
 def parse_arguments(
@@ -220,7 +199,13 @@ def parse_arguments(
             plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
-    parser = _make_parser(prog)
+    parser = _Parser(
+        [RunArguments, ScalarTrainingArguments],
+        allow_abbrev=False,
+        prog=prog,
+        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
+        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
+    )
     # The recipes come first; what remains are flags.
     flags = list(arguments)
     recipe = {}
