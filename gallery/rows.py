@@ -91,9 +91,9 @@ def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
 
 
-def is_hash(text: str) -> bool:
-    """Whether a text can be the hash of a media file, which is empty for one that could not be read."""
-    return re.fullmatch(_HASH, text) is not None
+def is_hash(value: Any) -> bool:
+    """Whether a value can be the hash of a media file, which is empty for one that could not be read."""
+    return isinstance(value, str) and re.fullmatch(_HASH, value) is not None
 
 
 def check_hashes(files: pa.Table) -> None:

@@ -22,7 +22,7 @@ from distributed.client import ClosedClientError
 from gallery.decoding import tolerant
 from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
 from modeling_scalar.model_identity import default_device, identify
-from search.reading import Findings, Job, Reader, check_embedded, record_of
+from search.reading import Findings, Job, Reader, record_of
 from search.screen import Screen
 from search.setup import Loaded, Setup, load
 from search.speech import Speech
@@ -186,7 +186,7 @@ class Cluster:
         def first_result() -> Embedded:
             batch, future = running.popleft()
             try:
-                return self._result(batch, future)
+                return self._result(future)
             except KilledWorker:
                 # Perhaps because of another batch on the same workers: it is tried again when no other one runs.
                 self._wait([other for _, other in running])
@@ -194,7 +194,7 @@ class Cluster:
 
         def alone(batch: list[Job]) -> Embedded:
             try:
-                return self._result(batch, submit(batch))
+                return self._result(submit(batch))
             except KilledWorker:
                 if len(batch) > 1:
                     return Embedded.joined([alone([job]) for job in batch])
@@ -227,14 +227,12 @@ class Cluster:
             except TimeoutError:
                 self._wait_for_worker(_REPLACED)
 
-    def _result(self, batch: Sequence[Job], future: Future) -> Embedded:
+    def _result(self, future: Future) -> Embedded:
         try:
             self._wait([future])
-            found = future.result()
+            return future.result()
         except CancelledError as error:
             raise self._ended() from error
-        check_embedded(found, [(job.path, job.window) for job in batch])
-        return found
 
 
 __all__ = ["Cluster"]

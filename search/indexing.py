@@ -555,8 +555,9 @@ class Indexer:
         problems = []
         seconds = []
         stills = []
-        for place in batch.embeddable:
-            source, window, found = reads[place]
+        for source, window, found in reads:
+            if found.reason is not None:
+                continue
             names.append(clip_id_of(source.path, window))
             problems.append(found.problems)
             seconds.append(found.seconds)

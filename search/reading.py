@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from commands.schema import EXPECTED, count, flag, problem_in
+from commands.schema import EXPECTED, count, flag, problem_in, text
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from gallery.embedding import Embedded
 from gallery.file_state import clip_sha256, clip_stat, pieces_of
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
 _STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
-_MOST_STILL_BYTES = 2**20
 
 
 def default_workers() -> int:
@@ -143,81 +142,55 @@ class Findings:
 # Findings may come from another machine ------------------------------------------------------------------------------
 
 
-def _string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _moment(value: Any) -> bool:
     """Whether a value is a time of the system in nanoseconds: a whole number of 64 bits."""
     return type(value) is int and abs(value) < 2**63
 
 
 def _jpeg(value: Any) -> bool:
-    return isinstance(value, bytes) and value.startswith(b"\xff\xd8") and len(value) <= _MOST_STILL_BYTES
+    return isinstance(value, bytes) and value.startswith(b"\xff\xd8")
 
 
-EXPECTED.update({_string: "text", _moment: "nanoseconds", _jpeg: "a small JPEG"})
+EXPECTED.update({_moment: "nanoseconds", _jpeg: "a JPEG", is_hash: "64 hexadecimal digits"})
 _FINDINGS = {
     "seconds": (None, "[0, inf)"),
     "lacks_transcript": flag,
     "has_words": flag,
-    "problems": [_string],
-    "reason": (None, _string),
-    "failure": (None, _string),
+    "problems": [text],
+    "reason": (None, text),
+    "failure": (None, text),
     "is_lost": flag,
     "max_audio": (None, "[0, inf)"),
     "still": (None, _jpeg),
 }
 _RECORD = {
-    "path": _string,
+    "path": text,
     "size": count,
     "mtime_ns": _moment,
-    "sha256": _string,
-    "reason": (None, _string),
-    "texts": (None, _string),
+    "sha256": is_hash,  # hashes become names of files
+    "reason": (None, text),
+    "texts": (None, text),
 }
 
 
-def _check_note(found: Any, path: str, window: Window | None) -> None:
-    """Raise a ValueError if what was found is not of this window of this file, or could not be stored."""
-    if not isinstance(found, Findings) or not isinstance(found.file, MediaFile):
-        raise ValueError(f"a note is {type(found).__name__}")
-    problem = problem_in(vars(found), _FINDINGS) or problem_in(vars(found.file), _RECORD)
-    if problem is not None:
-        raise ValueError(problem)
-    if found.file.path != path or found.window != window:
-        raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
-    # Hashes become names of files; only a file that could not be read has none.
-    is_clip = found.reason is None
-    if not is_hash(found.file.sha256) or (is_clip and not found.file.sha256):
-        raise ValueError(f"`sha256` must be 64 hexadecimal digits, got {found.file.sha256!r:.80}")
-    found.file.words()
-    if is_clip and window is not None and window[1] is not None and found.seconds != seconds_of(None, window):
-        raise ValueError(f"a window of {seconds_of(None, window)} seconds came with {found.seconds}")
-
-
-def _check_embedded(answer: Any, asked: Sequence[tuple[str, Window | None]]) -> None:
-    if not isinstance(answer, Embedded) or not isinstance(answer.notes, list) or len(answer.notes) != len(asked):
-        raise ValueError(f"{len(asked)} notes were expected")
+def _check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]) -> None:
+    if len(answer.notes) != len(asked):
+        raise ValueError(f"{len(answer.notes)} notes came, not {len(asked)}")
     for found, (path, window) in zip(answer.notes, asked, strict=True):
-        _check_note(found, path, window)
-    # Each window without a reason against it is a clip and has vectors, which are checked when they are stored.
-    clips = [place for place, found in enumerate(answer.notes) if found.reason is None]
-    if not isinstance(answer.embeddable, list) or answer.embeddable != clips:
-        raise ValueError(f"the windows {clips} are clips, but {answer.embeddable!r:.80} were embedded")
-    if not clips and answer.embeds is None:
-        return
-    kinds = []
-    if isinstance(answer.embeds, tuple):
-        kinds = [getattr(tensor, "dtype", None) for tensor in answer.embeds]
-    if kinds != [torch.float32, torch.bool]:
-        raise ValueError(f"vectors must be float32, and a mask bool, got {kinds}")
-    embeds, mask = answer.embeds
-    if embeds.ndim != 3 or mask.shape != embeds.shape[:2] or len(mask) != len(clips):
-        raise ValueError(f"{len(clips)} clips came with vectors {tuple(embeds.shape)} and a mask {tuple(mask.shape)}")
+        problem = problem_in(vars(found), _FINDINGS) or problem_in(vars(found.file), _RECORD)
+        if problem is not None:
+            raise ValueError(problem)
+        if found.file.path != path or found.window != window:
+            raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
+        found.file.words()
+    # Windows without a reason against it are clips; their number and vectors are checked when they are stored.
+    if any(found.reason is None for found in answer.notes):
+        embeds, mask = answer.embeds
+        if (embeds.dtype, mask.dtype) != (torch.float32, torch.bool):
+            raise ValueError(f"vectors must be float32, and a mask bool, got {embeds.dtype} and {mask.dtype}")
 
 
-def check_embedded(answer: Any, asked: Sequence[tuple[str, Window | None]]) -> None:
+def check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]) -> None:
     """
     Check what came back, from this process or from another machine, against what was asked.
 
@@ -230,7 +203,7 @@ def check_embedded(answer: Any, asked: Sequence[tuple[str, Window | None]]) -> N
     """
     try:
         _check_embedded(answer, asked)
-    except ValueError as error:
+    except (AttributeError, TypeError, ValueError) as error:  # the first two: it is another kind of object
         what = str(error).rstrip(".")
         raise ValueError(
             f"A worker answered something other than what was asked: {what}. Nothing of this batch was written. Run "
