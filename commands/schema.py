@@ -76,7 +76,7 @@ EXPECTED: dict[Callable[[Any], bool], str] = {
     count: "a whole number from 0",
     size: "a whole number from 1",
     flag: "true or false",
-    temperature: "a float32 number above 0, or 'inf'",
+    temperature: f"a float32 number above 0, at most {_LARGEST:g}, or 'inf'",
     text: "text",
     nothing: "absent",
 }

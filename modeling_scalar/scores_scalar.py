@@ -236,16 +236,12 @@ class ScoreOptions:
 
     def __post_init__(self):
         check_calibration(self.modality_scale, self.modality_offset)
-        # Neither tensors nor floats hold an int of any size; beyond 100 bits, all are alike.
-        for name in ("query_temperature", "hyperbolic_mix", "curvature", "rank_constant"):
-            value = getattr(self, name)
-            if isinstance(value, int):
-                object.__setattr__(self, name, float(max(-(2**100), min(value, 2**100))))
+        has_temperature = self.query_temperature == math.inf or _TINY <= self.query_temperature <= _LARGEST
         for name, is_right, expected in (
-            ("query_temperature", self.query_temperature >= _TINY, "positive in float32"),
+            ("query_temperature", has_temperature, "positive in float32, or infinite"),
             ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),
-            ("curvature", 0 < self.curvature < math.inf, "positive and finite"),
-            ("rank_constant", self.rank_constant > 0, "positive"),
+            ("curvature", 0 < self.curvature <= _LARGEST, "positive and finite"),
+            ("rank_constant", 0 < self.rank_constant <= _LARGEST, "positive and finite"),
             ("direction", self.direction in DIRECTIONS, f"one of {DIRECTIONS}"),
         ):
             if not is_right:

@@ -127,17 +127,13 @@ _UNIT_ROUNDING = 2.0**-24  # of float32
 _ROUNDING = 1e-9  # more than the float64 rounding error of a score
 
 
-def _is_format(value: Any) -> bool:
-    return value == _FORMAT
-
-
 def _is_precision(value: Any) -> bool:
     return isinstance(value, str) and value in VECTORS
 
 
-EXPECTED.update({_is_format: f"{_FORMAT}", _is_precision: " or ".join(VECTORS)})
+EXPECTED[_is_precision] = " or ".join(VECTORS)
 _ABOUT = {
-    "format": _is_format,
+    "format": f"[{_FORMAT}, {_FORMAT}]",
     "version": whole,
     "num_clips": {...: count},
     "dim": size,

@@ -126,8 +126,13 @@ class RunArguments:
         return changes
 
     def check_fit(self, training: ScalarTrainingArguments) -> None:
-        """Raise a ValueError unless the contrastive batch has `global_batch_size` clips, and what is to be evaluated
-        exists."""
+        """Raise a ValueError unless the contrastive batch has `global_batch_size` clips, and what is to be read and
+        evaluated exists."""
+        if self.features is not None and not os.path.isdir(self.features):
+            raise FileNotFoundError(
+                f"There is no folder {self.features!r} of `features`. `scalar eval embed` makes a gallery to train "
+                "heads from, `python -m trainer.cache_features` stores the outputs of frozen towers."
+            )
         evaluates = training.eval_strategy != "no" or training.eval_on_start
         if evaluates and self.eval_split is None:
             raise ValueError("`eval_strategy` and `eval_on_start` need a split to rank. Set `eval_split`.")

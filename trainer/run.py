@@ -251,11 +251,6 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it finished."""
     check_launched()
     run.check_fit(args)
-    if run.features is not None and not os.path.isdir(run.features):
-        raise FileNotFoundError(
-            f"There is no folder {run.features!r} of `features`. `scalar eval embed` makes a gallery to train heads "
-            "from, `python -m trainer.cache_features` stores the outputs of frozen towers."
-        )
     rows = run.rows(run.train_split)
     run.fit_batch(args, rows)  # before the fields are compared with those of an earlier run
     with only_run(args):

@@ -103,18 +103,6 @@ _REFUSED = {
 """What to do instead of giving an argument of the Trainer that has no effect here."""
 
 
-def _check_given(args: ScalarTrainingArguments, given: dict[str, Any]) -> None:
-    """Raise a ValueError for an argument of the Trainer that would have no effect."""
-    for name, instead in _REFUSED.items():
-        if given.get(name) is not None:
-            raise ValueError(f"`{name}` is not supported. {instead}")
-    if isinstance(given.get("eval_dataset"), dict):
-        raise ValueError("`eval_dataset` must be one data set, got several. Call `evaluate` for each of them.")
-    optimizer, _ = given.get("optimizers", (None, None))
-    if optimizer is not None and args.lora_learning_rate is not None:
-        raise ValueError("`lora_learning_rate` has no effect on an optimizer of your own. Give it groups with rates.")
-
-
 class ScalarTrainer(ResumableTrainer):
     """
     Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
@@ -146,7 +134,9 @@ class ScalarTrainer(ResumableTrainer):
         objective: Objective | None = None,
         **kwargs: Any,
     ):
-        _check_given(args, kwargs)
+        for name, instead in _REFUSED.items():
+            if kwargs.get(name) is not None:
+                raise ValueError(f"`{name}` is not supported. {instead}")
         config = without_adapter(model).config
         if objective is None:
             objective = OBJECTIVES[args.objective](args, config)

@@ -351,11 +351,11 @@ def test_clips_that_do_not_fit_are_refused(change, name):
     ("name", "values"),
     {
         "method": ["median"],
-        "query_temperature": [0.0, math.nan, -(10**400)],
-        "rank_constant": [0, -(10**400)],
+        "query_temperature": [0.0, math.nan, 10**400],
+        "rank_constant": [0, 10**400],
         "direction": ["backwards"],
         "hyperbolic_mix": [-0.1, math.nan, torch.tensor(-1.0)],
-        "curvature": [-0.1, math.nan, math.inf],
+        "curvature": [-0.1, math.nan, math.inf, 10**400],
         "concat_embeds": [torch.zeros(2, 3, 24)],
         "modality_scale": [[1, 0, 1], [1, 1], 2.0, [10**400, 1, 1]],
         "modality_offset": [[0, math.nan, 0], torch.zeros(3, 1)],
@@ -366,13 +366,6 @@ def test_options_out_of_range_are_refused(name, values):
     for value in values:
         with pytest.raises(ValueError, match=name):
             retrieval_scores(*random_clips(), **{name: value})
-
-
-@pytest.mark.parametrize("name", ["query_temperature", "rank_constant", "curvature"])
-def test_a_number_may_be_an_int_of_any_size(name):
-    methods = {"query_temperature": "scalar", "rank_constant": "rank_fusion", "curvature": "hypergram"}
-    scores = [retrieval_scores(*random_clips(), method=methods[name], **{name: big}) for big in (10**400, 2.0**100)]
-    torch.testing.assert_close(*scores, atol=0, rtol=0, equal_nan=True)
 
 
 def test_another_name_of_the_temperature_is_answered_with_the_right_one():

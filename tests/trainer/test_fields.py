@@ -413,13 +413,6 @@ def test_an_argument_of_the_trainer_without_effect_is_refused(tmp_path, name):
         ScalarTrainer(trainer.model, trainer.args, **{name: print})
 
 
-def test_a_rate_of_lora_is_refused_with_an_optimizer_of_ones_own(tmp_path):
-    trainer = make_trainer(tmp_path, lora_learning_rate=1e-4)
-    optimizer = torch.optim.SGD(trainer.model.parameters())
-    with pytest.raises(ValueError, match="`lora_learning_rate` has no effect on an optimizer of your own"):
-        ScalarTrainer(trainer.model, trainer.args, optimizers=(optimizer, None))
-
-
 def test_an_optimizer_class_of_ones_own_is_used(tmp_path):
     trainer = make_trainer(tmp_path)
     sgd = torch.optim.SGD, {"lr": 1e-3}
@@ -427,9 +420,7 @@ def test_an_optimizer_class_of_ones_own_is_used(tmp_path):
     assert type(ScalarTrainer(trainer.model, trainer.args, **options).create_optimizer()) is torch.optim.SGD
 
 
-def test_an_evaluation_needs_one_data_set(tmp_path):
+def test_an_evaluation_needs_a_data_set(tmp_path):
     trainer = make_trainer(tmp_path)
     with pytest.raises(ValueError, match="needs an `eval_dataset`"):
         trainer.evaluate()
-    with pytest.raises(ValueError, match="`eval_dataset` must be one data set"):
-        ScalarTrainer(trainer.model, trainer.args, eval_dataset={"a": [0]})
