@@ -1,14 +1,13 @@
 """JSON that anyone may have written: read within bounds, and checked against a description of what is expected.
 
-A function checks a value; a text is the interval of a number. All items of a list are like its one item; a tuple is
-null, or like its second item. An object has the named fields, of which those with a "?" may be absent; what any other
-field holds is under `...`, and without it, other fields are not read.
+A function checks a value, and its docstring says what it expects; a text is the interval of a number. All items of a
+list are like its one item; a tuple is null, or like its second item. An object has the named fields, of which those
+with a "?" may be absent; what any other field holds is under `...`, and without it, other fields are not read.
 """
 
 import json
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 _LARGEST = 1e15  # of numbers: sums and squares of larger ones overflow
@@ -17,28 +16,28 @@ _DEEPEST = 64  # lists and objects within each other
 
 
 def number(value: Any) -> bool:
-    """Whether a value is a finite number."""
+    """a finite number"""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= _LARGEST
 
 
 def whole(value: Any) -> bool:
-    """Whether a value is a whole number."""
+    """a whole number"""
     return number(value) and isinstance(value, int)
 
 
 def count(value: Any) -> bool:
-    """Whether a value is a whole number that is not negative."""
+    """a whole number from 0"""
     return whole(value) and value >= 0
 
 
 def size(value: Any) -> bool:
-    """Whether a value is a whole number above zero."""
+    """a whole number from 1"""
     return count(value) and value > 0
 
 
 def flag(value: Any) -> bool:
-    """Whether a value is true or false."""
+    """true or false"""
     return isinstance(value, bool)
 
 
@@ -56,31 +55,20 @@ def _is_within(value: Any, interval: str) -> bool:
 
 
 def temperature(value: Any) -> bool:
-    """Whether cosines can be divided by a value in float32; JSON has no infinity, which is written as a string."""
+    """a float32 number above 0, at most 1e15, or 'inf'"""
+    # Cosines are divided by it. JSON has no infinity.
     return value in ("inf", math.inf) or (number(value) and value >= _LEAST_TEMPERATURE)
 
 
 def text(value: Any) -> bool:
-    """Whether a value is text that can be written: JSON can hold half a character, which cannot."""
+    """text"""
+    # It can be written: JSON can hold half a character, which cannot.
     return isinstance(value, str) and not re.search("[\\ud800-\\udfff]", value)
 
 
 def nothing(value: Any) -> bool:
-    """No value: for fields that must not be there."""
+    """absent"""
     return False
-
-
-EXPECTED: dict[Callable[[Any], bool], str] = {
-    number: "a finite number",
-    whole: "a whole number",
-    count: "a whole number from 0",
-    size: "a whole number from 1",
-    flag: "true or false",
-    temperature: f"a float32 number above 0, at most {_LARGEST:g}, or 'inf'",
-    text: "text",
-    nothing: "absent",
-}
-"""What each function checks, for messages; others that a description uses add themselves."""
 
 
 def problem_in(value: Any, expected: Any, name: str = "") -> str | None:
@@ -95,9 +83,11 @@ def problem_in(value: Any, expected: Any, name: str = "") -> str | None:
     if isinstance(expected, dict):
         return _problem_in_object(value, expected, name)
     if isinstance(expected, str):
-        is_right, kind = _is_within(value, expected), f"a number in {expected}"
+        is_right = _is_within(value, expected)
+        kind = f"a number in {expected}"
     else:
-        is_right, kind = expected(value), EXPECTED[expected]
+        is_right = expected(value)
+        kind = expected.__doc__
     if is_right:
         return None
     return f"`{name}` must be {kind}, got {value!r:.80}"
@@ -168,7 +158,6 @@ def parse_json(raw: str | bytes) -> Any:
 
 
 __all__ = [
-    "EXPECTED",
     "count",
     "flag",
     "nothing",

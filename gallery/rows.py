@@ -92,7 +92,8 @@ def lists_of(table: pa.Table, name: str) -> list[list[str]]:
 
 
 def is_hash(value: Any) -> bool:
-    """Whether a value can be the hash of a media file, which is empty for one that could not be read."""
+    """64 hexadecimal digits"""
+    # Of a media file; one that could not be read has none.
     return isinstance(value, str) and re.fullmatch(_HASH, value) is not None
 
 

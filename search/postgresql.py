@@ -34,7 +34,7 @@ import psycopg
 import torch
 from psycopg import sql
 
-from commands.schema import EXPECTED, count, nothing, parse_json, problem_in, size, whole
+from commands.schema import count, nothing, parse_json, problem_in, size, whole
 from gallery.columns import check_modality
 from gallery.cues import subtitle_cues
 from gallery.described import Described, NoClipError, check_metadata, modalities_in
@@ -128,10 +128,10 @@ _ROUNDING = 1e-9  # more than the float64 rounding error of a score
 
 
 def _is_precision(value: Any) -> bool:
+    """float16 or float32"""
     return isinstance(value, str) and value in VECTORS
 
 
-EXPECTED[_is_precision] = " or ".join(VECTORS)
 _ABOUT = {
     "format": f"[{_FORMAT}, {_FORMAT}]",
     "version": whole,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from commands.schema import EXPECTED, count, flag, problem_in, text
+from commands.schema import count, flag, problem_in, text
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from gallery.embedding import Embedded
 from gallery.file_state import clip_sha256, clip_stat, pieces_of
@@ -143,15 +143,15 @@ class Findings:
 
 
 def _moment(value: Any) -> bool:
-    """Whether a value is a time of the system in nanoseconds: a whole number of 64 bits."""
+    """a time in nanoseconds, of 64 bits"""
     return type(value) is int and abs(value) < 2**63
 
 
 def _jpeg(value: Any) -> bool:
+    """a JPEG"""
     return isinstance(value, bytes) and value.startswith(b"\xff\xd8")
 
 
-EXPECTED.update({_moment: "nanoseconds", _jpeg: "a JPEG", is_hash: "64 hexadecimal digits"})
 _FINDINGS = {
     "seconds": (None, "[0, inf)"),
     "lacks_transcript": flag,

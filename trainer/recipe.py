@@ -160,8 +160,8 @@ class RunArguments:
         size = training.per_device_train_batch_size * training.world_size
         num_clips = len(set(rows["video_id"]))  # a batch holds a clip once
         share = num_clips // training.world_size
-        can_fit = self.benchmark == "own" and self.global_batch_size is None and share > 0 and num_clips > 1
-        if can_fit and share < training.per_device_train_batch_size:
+        can_fit = self.benchmark == "own" and self.global_batch_size is None and num_clips > 1
+        if can_fit and 0 < share < training.per_device_train_batch_size:
             training.per_device_train_batch_size = share
             fitted = share * training.world_size
             logger.info("There are %d training clips: a batch has %d of them, not %d.", num_clips, fitted, size)
