@@ -71,44 +71,36 @@ def nothing(value: Any) -> bool:
     return False
 
 
-def problem_in(value: Any, expected: Any, name: str = "") -> str | None:
-    """Return what is wrong with a value, if anything, beginning with the name of the field."""
+def _named(name: str) -> str:
+    return f"`{name}`" if name else "it"
+
+
+def _expect(is_right: bool, name: str, kind: str | None, value: Any) -> None:
+    if not is_right:
+        raise ValueError(f"{_named(name)} must be {kind}, got {value!r:.80}.")
+
+
+def check_value(value: Any, expected: Any, name: str = "") -> None:
+    """Raise a ValueError if a value is not what is expected; the message begins with the name of the field."""
     # By the form of what is expected: see the top of this file.
     if isinstance(expected, tuple):
-        if value is None:
-            return None
-        return problem_in(value, expected[1], name)
-    if isinstance(expected, list):
-        return _problem_in_list(value, expected[0], name)
-    if isinstance(expected, dict):
-        return _problem_in_object(value, expected, name)
-    if isinstance(expected, str):
-        is_right = _is_within(value, expected)
-        kind = f"a number in {expected}"
+        if value is not None:
+            check_value(value, expected[1], name)
+    elif isinstance(expected, list):
+        _expect(isinstance(value, list), name, "a list", value)
+        for place, item in enumerate(value):
+            check_value(item, expected[0], f"{name}[{place}]")
+    elif isinstance(expected, dict):
+        _expect(isinstance(value, dict), name, "an object", value)
+        _check_fields(value, expected, name)
+    elif isinstance(expected, str):
+        _expect(_is_within(value, expected), name, f"a number in {expected}", value)
     else:
-        is_right = expected(value)
-        kind = expected.__doc__
-    if is_right:
-        return None
-    return f"`{name}` must be {kind}, got {value!r:.80}"
+        _expect(expected(value), name, expected.__doc__, value)
 
 
-def _problem_in_list(value: Any, expected: Any, name: str) -> str | None:
-    """Check a list of items that are all alike."""
-    if not isinstance(value, list):
-        return f"`{name}` must be a list, got {value!r:.80}"
-    for place, item in enumerate(value):
-        problem = problem_in(item, expected, f"{name}[{place}]")
-        if problem is not None:
-            return problem
-    return None
-
-
-def _problem_in_object(value: Any, expected: dict[Any, Any], name: str) -> str | None:
+def _check_fields(value: dict[str, Any], expected: dict[Any, Any], name: str) -> None:
     """Check the fields of an object."""
-    where = f"`{name}`" if name else "it"
-    if not isinstance(value, dict):
-        return f"{where} must be an object, got {value!r:.80}"
     # Missing fields first: they usually have a cause of their own, such as a file of another program.
     fields = {}
     lacking = []
@@ -119,17 +111,12 @@ def _problem_in_object(value: Any, expected: dict[Any, Any], name: str) -> str |
         if not key.endswith("?") and key not in value:
             lacking.append(key)
     if lacking:
-        return f"{where} lacks {lacking}"
+        raise ValueError(f"{_named(name)} lacks {lacking}.")
     for key, item in value.items():
         inner = fields.get(key, expected.get(...))
-        if inner is None:
-            continue  # no reader uses it
-        if not text(key):
-            return f"{where} holds the name {key!r:.80}"
-        problem = problem_in(item, inner, f"{name}.{key:.80}".removeprefix("."))
-        if problem is not None:
-            return problem
-    return None
+        if inner is not None:  # otherwise no reader uses it
+            _expect(text(key), name, "an object whose names are text", value)
+            check_value(item, inner, f"{name}.{key:.80}".removeprefix("."))
 
 
 def _not_json(constant: str) -> None:
@@ -158,12 +145,12 @@ def parse_json(raw: str | bytes) -> Any:
 
 
 __all__ = [
+    "check_value",
     "count",
     "flag",
     "nothing",
     "number",
     "parse_json",
-    "problem_in",
     "size",
     "temperature",
     "text",

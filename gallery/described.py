@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.schema import count, flag, nothing, number, problem_in, size, temperature, text, whole
+from commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -127,12 +127,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         where (`Any`): the gallery, for the message.
         modalities (sequence of `str`, *optional*): those of its clips; by default those in the metadata.
     """
-    # They come from a file that may have been made by anything.
-    problem = problem_in(metadata, _METADATA)
-    if problem is not None:
-        raise ValueError(f"In the metadata of {where}, {problem}.")
-    # Names of modalities, and numbers for each of them.
+    # They come from a file that may have been made by anything. Last, numbers for each of the modalities.
     try:
+        check_value(metadata, _METADATA)
         named = modalities_in(metadata)
         calibration = calibration_of(metadata)
         if calibration:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from commands.schema import problem_in
+from commands.schema import check_value
 from gallery.folding import folded
 from gallery.windows import SEGMENT, WINDOW
 
@@ -165,9 +165,7 @@ class Filter:
         for pattern in self.paths:
             text_pattern_of(pattern)
         for name in ("min_duration", "max_duration"):
-            problem = problem_in(getattr(self, name), (None, "[0, inf)"), name)
-            if problem is not None:
-                raise ValueError(f"{problem}.")
+            check_value(getattr(self, name), (None, "[0, inf)"), name)
         if None not in (self.min_duration, self.max_duration) and self.min_duration > self.max_duration:
             raise ValueError(
                 f"No clip lasts at least {self.min_duration:g} and at most {self.max_duration:g} seconds. Swap them?"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commands.schema import parse_json, problem_in, text
+from commands.schema import check_value, parse_json, text
 
 FILES = pa.schema(
     {
@@ -46,11 +46,10 @@ class MediaFile:
             return {}
         try:
             texts = parse_json(self.texts)
-            problem = problem_in(texts, {...: text}, "texts")
+            check_value(texts, {...: text})
         except ValueError as error:
-            problem = f"`texts` is not JSON: {error}"
-        if problem is not None:
-            raise ValueError(f"In the record of the media file {self.path!r}, {problem}.")
+            what = str(error).rstrip(".")
+            raise ValueError(f"The texts of the media file {self.path!r} are not as recorded: {what}.") from error
         return texts
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from commands.schema import count, nothing, problem_in, text
+from commands.schema import check_value, count, nothing, text
 from gallery.files import read_json, sha256_of, without_infinity
 
 MANIFEST = "gallery.json"
@@ -96,7 +96,7 @@ class Shard:
         if self.removed is not None:
             is_named = is_named and REMOVED_NAME.fullmatch(self.removed)
         if not is_named:
-            raise ValueError(f"names the files {self.file!r:.80} and {self.removed!r:.80}, which no gallery has")
+            raise ValueError(f"it names the files {self.file!r:.80} and {self.removed!r:.80}, which no gallery has")
 
 
 class Part:
@@ -218,15 +218,14 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
             f"{path} has version {manifest.get('version')!r:.80}, expected {VERSION}. Update this program, or index "
             "again."
         )
-    problem = problem_in(manifest, _MANIFEST)
-    if problem is not None:
-        raise DamagedFileError(path, f"was not written by this program: {problem}", folder)
     shards = {}
     try:
+        check_value(manifest, _MANIFEST)
         for table, entries in manifest["tables"].items():
             shards[table] = [Shard(**entry) for entry in entries]
     except ValueError as error:
-        raise DamagedFileError(path, str(error), folder) from error
+        what = str(error).rstrip(".")
+        raise DamagedFileError(path, f"was not written by this program: {what}", folder) from error
     return manifest, shards
 
 

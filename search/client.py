@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from commands.schema import count, flag, number, parse_json, problem_in, text
+from commands.schema import check_value, count, flag, number, parse_json, text
 
 from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig, read_token
 
@@ -96,13 +96,12 @@ class _Service:
             if len(content) > _MOST_BYTES:
                 raise ValueError(f"more than {_MOST_BYTES} bytes")
             answer = parse_json(content)
-            problem = problem_in(answer, expected)
-            if problem is not None:
-                raise ValueError(problem)
+            check_value(answer, expected)
         except ValueError as error:
+            what = str(error).rstrip(".")
             raise ValueError(
                 f"Expected a service of `scalar serve` at {self._url}; the answer, with status {status}, is something "
-                f"else: {error}."
+                f"else: {what}."
             ) from error
         if status == 401:
             raise ValueError(f"The service at {self._url} needs a token. Set {TOKEN_VARIABLE} to it.")

@@ -34,7 +34,7 @@ import psycopg
 import torch
 from psycopg import sql
 
-from commands.schema import count, nothing, parse_json, problem_in, size, whole
+from commands.schema import check_value, count, nothing, parse_json, size, whole
 from gallery.columns import check_modality
 from gallery.cues import subtitle_cues
 from gallery.described import Described, NoClipError, check_metadata, modalities_in
@@ -182,9 +182,7 @@ class Pushed:
         """The inverse of [`text`]; raises a ValueError if another version, or another program, wrote it."""
         try:
             stored = parse_json(text)
-            problem = problem_in(stored, _ABOUT)
-            if problem is not None:
-                raise ValueError(problem)
+            check_value(stored, _ABOUT)
             check_metadata(stored["metadata"], "the table")
             del stored["format"]
             pushed = cls(**stored)

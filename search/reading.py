@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from commands.schema import count, flag, problem_in, text
+from commands.schema import check_value, count, flag, text
 from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from gallery.embedding import Embedded
 from gallery.file_state import clip_sha256, clip_stat, pieces_of
@@ -177,9 +177,8 @@ def _check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]
     if len(answer.notes) != len(asked):
         raise ValueError(f"{len(answer.notes)} notes came, not {len(asked)}")
     for found, (path, window) in zip(answer.notes, asked, strict=True):
-        problem = problem_in(vars(found), _FINDINGS) or problem_in(vars(found.file), _RECORD)
-        if problem is not None:
-            raise ValueError(problem)
+        check_value(vars(found), _FINDINGS)
+        check_value(vars(found.file), _RECORD)
         if found.file.path != path or found.window != window:
             raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
         found.file.words()

@@ -9,7 +9,7 @@ from transformers.hf_argparser import HfArg
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from commands.schema import problem_in
+from commands.schema import check_value
 from modeling_scalar.scores_scalar import DIRECTIONS
 
 from .lora import PARTS, RECIPES, parts_of
@@ -226,9 +226,7 @@ class ScalarTrainingArguments(TrainingArguments):
             if field.name in REFUSED:
                 raise ValueError(f"`{field.name}` is not supported. {REFUSED[field.name]}")
             if field.name in RANGES:
-                problem = problem_in(value, RANGES[field.name], field.name)
-                if problem is not None:
-                    raise ValueError(f"{problem}.")
+                check_value(value, RANGES[field.name], field.name)
         for setting, name in _OF_ACCELERATE.items():
             if os.environ.get(setting, "no").lower() not in ("no", "false", "0"):
                 raise ValueError(f"`{setting}`, of accelerate's configuration, is not supported. {REFUSED[name]}")

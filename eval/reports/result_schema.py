@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.schema import count, flag, number, problem_in, size, temperature, text, whole
+from commands.schema import check_value, count, flag, number, size, temperature, text, whole
 
 _METRIC = (None, number)
 _RATE = "[0, 1]"
@@ -68,9 +68,10 @@ def check_result(content: Mapping[str, Any], path: Path) -> None:
     Raises:
         ValueError: a field is missing or wrong; the message names the first one.
     """
-    problem = problem_in(content, _RESULT)
-    if problem is not None:
-        raise ValueError(f"{path} is not a result of `scalar eval run`: {problem}. Evaluate again.")
+    try:
+        check_value(content, _RESULT)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a result of `scalar eval run`: {error} Evaluate again.") from error
 
 
 def second_stage(
