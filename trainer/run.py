@@ -102,12 +102,11 @@ def _build_dataset(
 
     if not is_gallery(run.features):
         return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
-    name = run.model
-    encoder = identify(name)
+    encoder = identify(run.model)
     if encoder.base is not None:  # heads that are continued have not changed what is stored
         encoder = encoder.base
-        name = encoder.name
-    dataset = EmbeddingDataset(run.features, rows, model, processor, name, encoder.fingerprint, not args.disable_tqdm)
+    made_by = encoder.name, encoder.fingerprint
+    dataset = EmbeddingDataset(run.features, rows, model, processor, *made_by, not args.disable_tqdm)
     return dataset, torch.utils.data.default_collate, processor
 
 
