@@ -181,6 +181,8 @@ def _check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]
         check_value(vars(found.file), _RECORD)
         if found.file.path != path or found.window != window:
             raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
+        if found.reason is None and not found.file.sha256:
+            raise ValueError(f"{path!r:.200} came without a hash")
         found.file.words()
     # Windows without a reason against it are clips; their number and vectors are checked when they are stored.
     if any(found.reason is None for found in answer.notes):

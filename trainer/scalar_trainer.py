@@ -145,6 +145,10 @@ class ScalarTrainer(ResumableTrainer):
         self.processor = kwargs.pop("processing_class", None)
         processing_class = self.processor if hasattr(self.processor, "tokenizer") else None
         super().__init__(model, args, processing_class=processing_class, **kwargs)
+        if self.optimizer is not None and args.lora_learning_rate is not None:
+            raise ValueError(
+                "`lora_learning_rate` has no effect on an optimizer of your own. Give it groups with rates."
+            )
         self.semantic_targets = semantic_targets
         self.scalar_model = without_adapter(model)
         self.scalar_config = config

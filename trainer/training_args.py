@@ -257,6 +257,8 @@ class ScalarTrainingArguments(TrainingArguments):
             for name in names.split():
                 if getattr(self, name) and value in _READ_NOTHING:
                     raise ValueError(f"`{name}` has no effect with `{switch}: {getattr(value, 'value', value)}`.")
+        options = self.activation_checkpointing_kwargs or {}
+        check_value(options.get("every_n_layers", 1), "[1, 1e9]", "every_n_layers")
         if self.mixed_precision == "fp16" and self.device.type == "cpu":  # of the field or of accelerate's launcher
             raise ValueError("`fp16` has no effect on a CPU. Train with `bf16: true`, or without mixed precision.")
         # The trackers; transformers names those that exist.

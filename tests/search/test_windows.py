@@ -122,6 +122,7 @@ WRONG = {
     "notes of two windows exchanged": exchange(1, 2),
     "no note": lambda answer: answer.notes.__setitem__(0, None),
     "a file of another path": of_file(path="/etc/passwd"),
+    "no hash": of_file(sha256=""),
     "a hash that is a path": of_file(sha256="../../x"),
     "half a hash": of_file(sha256="a" * 32),
     "a hash in a line": of_file(sha256="a" * 64 + "\n"),

@@ -367,6 +367,10 @@ def test_half_precision_of_the_launcher_is_refused_on_a_processor(tmp_path, monk
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "need evaluations"),
         ({"save_strategy": "best"}, "need evaluations"),
         ({"metric_for_best_model": "loss", "eval_strategy": "steps"}, "one of .*'mean_recall_at_1'.* got 'loss'"),
+        (
+            {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 0}},
+            "`every_n_layers` must be a number in",
+        ),
         ({"max_steps": 0}, "`max_steps` must be a number in"),
         ({"num_train_epochs": 0}, "`num_train_epochs` must be a number in"),
         ({"weight_decay": -1}, "`weight_decay` must be a number in"),
@@ -411,6 +415,13 @@ def test_an_argument_of_the_trainer_without_effect_is_refused(tmp_path, name):
     trainer = make_trainer(tmp_path)
     with pytest.raises(ValueError, match=f"`{name}` is not supported. [A-Z].*[.]$"):
         ScalarTrainer(trainer.model, trainer.args, **{name: print})
+
+
+def test_a_rate_of_lora_is_refused_with_an_optimizer_of_ones_own(tmp_path):
+    trainer = make_trainer(tmp_path, lora_learning_rate=1e-4)
+    optimizer = torch.optim.SGD(trainer.model.parameters())
+    with pytest.raises(ValueError, match="`lora_learning_rate` has no effect on an optimizer of your own"):
+        ScalarTrainer(trainer.model, trainer.args, Affinities(), optimizers=(optimizer, None))
 
 
 def test_an_optimizer_class_of_ones_own_is_used(tmp_path):
