@@ -16,7 +16,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,15 +228,6 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     return manifest, shards
 
 
-def _removed_rows(raw: bytes) -> np.ndarray:
-    """Read a list of rows, in ascending order; an empty one if it is none."""
-    with suppress(ValueError, EOFError):
-        rows = np.load(io.BytesIO(raw), allow_pickle=False)
-        if rows.ndim == 1 and rows.dtype == "<u4":
-            return rows.astype(np.int64)
-    return np.empty(0, np.int64)
-
-
 def map_shard(folder: Path, shard: Shard) -> Part:
     """
     Map a shard, so that its content cannot change, and read its rows when they are needed.
@@ -280,8 +270,14 @@ def map_shard(folder: Path, shard: Shard) -> Part:
         raw = removed_path.read_bytes()
         if hashlib.sha256(raw).hexdigest() != shard.removed_sha256:
             raise DamagedFileError(removed_path, "has changed since it was written", folder.parent)
-        removed = _removed_rows(raw)
-        if len(removed) != shard.num_removed or not (np.diff(removed, prepend=-1, append=shard.rows) > 0).all():
+        # It may have been signed by anything: rows must be there, and in ascending order.
+        try:
+            removed = np.lib.format.read_array(io.BytesIO(raw)).astype(np.int64)
+            steps = np.diff(removed, prepend=-1, append=shard.rows)
+            is_list = removed.shape == (shard.num_removed,) and (steps > 0).all()
+        except (TypeError, ValueError):  # no array of numbers
+            is_list = False
+        if not is_list:
             raise DamagedFileError(removed_path, "does not list rows that were removed", folder.parent)
     return Part(read, shard.rows, removed)
 
