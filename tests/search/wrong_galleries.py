@@ -144,6 +144,18 @@ def table(change: Callable[[pa.Table], pa.Table], name: str = "clips", all_files
     return make
 
 
+def removed(save: Callable[[Any, np.ndarray], Any], rows: Any) -> Callable[[Path], Any]:
+    """Another list of removed rows, whose hash the manifest has."""
+
+    def make(folder):
+        path = first(folder, suffix="npy")
+        with open(path, "wb") as sink:
+            save(sink, np.array(rows))
+        shard(removed_sha256=sha256_of(path))(folder)
+
+    return make
+
+
 def column(name: str, change: Callable[[pa.ChunkedArray], Any], of: str = "clips", **options: Any):
     """One column of all files of a table, changed."""
 
@@ -228,6 +240,9 @@ WRONG = [
     ),
     # Lists of removed rows
     Wrong("a list is gone", file(os.unlink, suffix="npy"), "removed-000003-0.npy is missing"),
+    Wrong("a list of texts", removed(np.save, ["x"]), "does not list rows that were removed"),
+    Wrong("a row that is not there", removed(np.save, [9]), "does not list rows that were removed"),
+    Wrong("several lists", removed(np.savez, [0]), "does not list rows that were removed"),
     # Media files and captions
     Wrong("a hash that is a path", hash_of_file("../../x"), "must be 64 hexadecimal digits, got '../../x'", FILES),
     Wrong("captions are gone", file(os.unlink, "queries"), "queries/data-000001-0.arrow is missing"),
