@@ -31,12 +31,9 @@ import pyarrow as pa
 import torch
 
 from gallery.exact.codes import Codes, encode
-from gallery.rows import abbreviated, modalities_of, strings
+from gallery.rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
 from modeling_scalar.scores_scalar import off_unit
 
-_CODES = "_codes"  # suffix of the columns with vectors in eight bits
-CODE_FACTS = ("code_scale", "code_error")
-"""Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors can be stored."""
 
@@ -50,7 +47,7 @@ _TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
 
 def check_modality(name: str) -> None:
     """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
-    is_other = name in _TAKEN or name.endswith(_CODES) or name.startswith("code_")
+    is_other = name in _TAKEN or name.endswith(CODES) or name.startswith("code_")
     if is_other or not _NAME.fullmatch(name):
         got = repr(name)
         if is_other:
@@ -59,11 +56,6 @@ def check_modality(name: str) -> None:
             "The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
             f"{got}. Choose another name."
         )
-
-
-def codes_columns(modalities: Iterable[str]) -> list[str]:
-    """Names of the columns with the vectors of modalities in eight bits, and of their scale and error."""
-    return [f"{name}{_CODES}" for name in modalities] + list(CODE_FACTS)
 
 
 def precision_of(name: str) -> torch.dtype:
@@ -233,7 +225,7 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
     """The vectors of clips in eight bits, without a copy; `None` if they are not stored."""
     if CODE_FACTS[0] not in batch.schema.names:
         return None
-    codes = [matrix_of(batch.column(f"{name}{_CODES}")) for name in modalities_of(batch)]
+    codes = [matrix_of(batch.column(f"{name}{CODES}")) for name in modalities_of(batch)]
     facts = [tensor_of(batch.column(name).to_numpy()) for name in CODE_FACTS]
     return Codes(codes, *facts)
 
@@ -324,14 +316,12 @@ def check_rows(
 
 
 __all__ = [
-    "CODE_FACTS",
     "COPIED_ROWS",
     "DTYPES",
     "check_modality",
     "check_rows",
     "check_unique",
     "clip_table",
-    "codes_columns",
     "codes_of",
     "embeds_of",
     "fixed_lists",

@@ -23,13 +23,11 @@ import torch
 
 from gallery.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
 from gallery.columns import (
-    CODE_FACTS,
     COPIED_ROWS,
     check_modality,
     check_rows,
     check_unique,
     clip_table,
-    codes_columns,
     codes_of,
     embeds_of,
     named,
@@ -47,7 +45,18 @@ from gallery.exact.codes import are_codes_of
 from gallery.files import without_infinity
 from gallery.provenance import gallery_sha256
 from gallery.published import is_from_hub
-from gallery.rows import FILES, MediaFile, abbreviated, check_hashes, lists_of, modalities_of, strings, texts_of
+from gallery.rows import (
+    CODE_FACTS,
+    FILES,
+    MediaFile,
+    abbreviated,
+    check_hashes,
+    codes_columns,
+    lists_of,
+    modalities_of,
+    strings,
+    texts_of,
+)
 from gallery.stills import Stills
 from gallery.storage import verify as verify_files
 from gallery.writing import Plan, Writer

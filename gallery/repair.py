@@ -70,7 +70,8 @@ class _Repairer(Writer):
         parts: dict[str, list[Part]] = {}
         for name, known in entries.items():
             for shard in known:
-                wrong = damage_of(self.folder, name, shard)
+                first = next(iter(parts.get(name, ())), None)
+                wrong = damage_of(self.folder, name, shard, first)
                 if wrong is None:
                     shards.setdefault(name, []).append(shard)
                     parts.setdefault(name, []).append(map_shard(self.folder / name, shard))

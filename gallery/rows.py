@@ -1,7 +1,7 @@
 """Rows of the tables of [`~gallery.columns`], without their vectors and without torch, which loads for a second."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,6 +23,12 @@ FILES = pa.schema(
 )
 """The columns of the table of media files: the fields of [`MediaFile`]."""
 
+CODES = "_codes"
+"""Suffix of the columns with vectors in eight bits."""
+CODE_FACTS = ("code_scale", "code_error")
+"""Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
+
+_NULLABLE = ("seconds", "reason", "texts")
 _NAMED = 10
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"([0-9a-f]{64}([+-][0-9a-f]{64})?)?"
@@ -72,6 +78,52 @@ def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
     return tuple(names)
 
 
+def codes_columns(modalities: Iterable[str]) -> list[str]:
+    """Names of the columns with the vectors of modalities in eight bits, and of their scale and error."""
+    return [f"{name}{CODES}" for name in modalities] + list(CODE_FACTS)
+
+
+def _layout(name: str, table: pa.Table) -> pa.Schema:
+    """The columns of a table, for the modalities, the dimension and the precision that it has."""
+    if name == "files":
+        return FILES
+    kinds = {}
+    for field in table.schema:
+        if field.name in modalities_of(table):
+            kinds[field.name] = field.type
+    kind = next(iter(kinds.values()), None)
+    if kind is None or kind.value_type not in (pa.float16(), pa.float32()):
+        raise ValueError("it has no vectors in float16 or float32")
+    texts = pa.list_(pa.string())
+    if name == "queries":
+        return pa.schema({"query_id": pa.string(), "caption": pa.string(), "embedding": kind, "clip_ids": texts})
+    columns = {"clip_id": pa.string(), **dict.fromkeys(kinds, kind)}
+    columns["presence"] = pa.list_(pa.bool_(), len(kinds))
+    columns["gram"] = pa.list_(pa.float32(), len(kinds) ** 2)
+    if CODE_FACTS[0] in table.column_names:
+        columns |= dict.fromkeys(codes_columns(kinds), pa.list_(pa.int8(), kind.list_size))
+        columns |= dict.fromkeys(CODE_FACTS, pa.float32())
+    return pa.schema({**columns, "seconds": pa.float64(), "problems": texts})
+
+
+def check_layout(name: str, table: pa.Table) -> None:
+    """Raise a ValueError unless a table has the columns that are written, and no null where none is written."""
+    expected = _layout(name, table)
+    for place, field in enumerate(expected):
+        if place >= table.num_columns or table.schema.field(place) != field:
+            raise ValueError(f"the column {place} must be `{field}`")
+        column = table.column(place)
+        num_nulls = 0
+        if field.name not in _NULLABLE:
+            num_nulls = column.null_count
+        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+            num_nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
+        if num_nulls:
+            raise ValueError(f"the column `{field.name}` has nulls")
+    if len(expected) < table.num_columns:
+        raise ValueError(f"it has further columns: {table.column_names[len(expected) :]!r:.200}")
+
+
 def strings(texts: Sequence[str]) -> pa.Array:
     """A column of texts or file names."""
     return pa.array(list(texts), pa.string())
@@ -108,10 +160,14 @@ def check_hashes(files: pa.Table) -> None:
 
 
 __all__ = [
+    "CODES",
+    "CODE_FACTS",
     "FILES",
     "MediaFile",
     "abbreviated",
     "check_hashes",
+    "check_layout",
+    "codes_columns",
     "is_hash",
     "lists_of",
     "modalities_of",

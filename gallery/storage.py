@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from commands.schema import check_value, count, nothing, text
 from gallery.files import read_json, sha256_of, without_infinity
+from gallery.rows import check_layout
 
 MANIFEST = "gallery.json"
 COPY = "gallery-copy.json"
@@ -228,13 +229,14 @@ def read_manifest(folder: Path, name: str = MANIFEST) -> tuple[dict[str, Any], d
     return manifest, shards
 
 
-def map_shard(folder: Path, shard: Shard) -> Part:
+def map_shard(folder: Path, shard: Shard, first: Part | None = None) -> Part:
     """
     Map a shard, so that its content cannot change, and read its rows when they are needed.
 
     Args:
         folder (`Path`): folder of its table.
         shard ([`Shard`]): its description in the manifest.
+        first ([`Part`], *optional*): another part of the table, which must have the same columns.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -257,7 +259,10 @@ def map_shard(folder: Path, shard: Shard) -> Part:
                 table = stream.read_all()
             # Otherwise wrong offsets in the file would end the process when they are followed.
             table.validate(full=True)
-        except (OSError, TypeError, pa.ArrowException) as error:
+            check_layout(folder.name, table)
+            if first is not None and table.schema != first.table.schema:
+                raise ValueError("its columns are not those of the first file of its table")
+        except (OSError, TypeError, ValueError, pa.ArrowException) as error:
             raise DamagedFileError(path, f"is damaged: {error}", folder.parent) from error
         if len(table) != shard.rows:
             raise DamagedFileError(path, f"must have {shard.rows} rows, got {len(table)}", folder.parent)
@@ -307,8 +312,9 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
             for name, entries in shards.items():
                 parts[name] = []
                 for shard in entries:
+                    first = next(iter(parts[name]), None)
                     part = mapped.get((name, shard))
-                    parts[name].append(part or map_shard(folder / name, shard))
+                    parts[name].append(part or map_shard(folder / name, shard, first))
             return Snapshot(manifest, shards, parts)
         except FileNotFoundError as error:
             # A writer may have replaced this state and its files since the manifest was read.
@@ -317,12 +323,13 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
                 raise DamagedFileError(path, f"is missing, although {folder / MANIFEST} names it", folder) from error
 
 
-def damage_of(folder: Path, name: str, shard: Shard) -> str | None:
-    """Compare a shard and the list of its removed rows with their hashes; returns what is wrong, or `None`."""
+def damage_of(folder: Path, name: str, shard: Shard, first: Part | None = None) -> str | None:
+    """Compare a shard and the list of its removed rows with their hashes, and its columns with those of the `first`
+    part; returns what is wrong, or `None`."""
     # In the order of cost: sizes and removed rows, the hash of the file, and its layout.
     path = folder / name / shard.file
     try:
-        part = map_shard(folder / name, shard)
+        part = map_shard(folder / name, shard, first)
         if sha256_of(path) != shard.sha256:
             return f"{path} has changed since it was written"
         part.table  # noqa: B018 - its layout is checked when it is read

@@ -1,12 +1,16 @@
 """What a stranger wrote: any value in any field of a gallery's manifest is refused in one sentence, or harmless."""
 
+import hashlib
 import json
 import math
 from copy import deepcopy
 
+import pyarrow as pa
 import pytest
 
+from gallery.columns import clip_table
 from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
+from gallery.repair import repair
 from gallery.storage import MANIFEST, signed
 from search.__main__ import info
 from tests.gallery.conftest import make_clips, make_queries
@@ -128,3 +132,66 @@ def test_any_value_in_any_field_of_a_manifest_is_refused_in_a_sentence_or_harmle
                 assert got[0] == expected[0] or not is_other, (place, value)
     path.write_text(raw)
     assert num_refused > 100
+
+
+def forge_table(folder, name, number, table):
+    """Replace a file of a table, with everything that the manifest says of it."""
+    content = json.loads((folder / MANIFEST).read_text())
+    entry = content["tables"][name][number]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    raw = sink.getvalue().to_pybytes()
+    (folder / name / entry["file"]).unlink()  # it is mapped
+    (folder / name / entry["file"]).write_bytes(raw)
+    entry |= {"rows": len(table), "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    (folder / MANIFEST).write_text(json.dumps(signed(content)))
+
+
+def other_tables(table):
+    """Tables with another column in the place of each, without it, with it twice, and with nulls in it."""
+    yield "none", table.select([])
+    yield "further", table.append_column("further", table.column(0))
+    yield "renamed", table.rename_columns([f"{name}_" for name in table.column_names])
+    for place, field in enumerate(table.schema):
+        yield f"no {field.name}", table.remove_column(place)
+        yield f"{field.name} twice", table.append_column(field.name, table.column(place))
+        yield f"{field.name} of bytes", table.set_column(place, field.name, pa.array([b"x"] * len(table)))
+        yield f"{field.name} of lists", table.set_column(place, field.name, pa.array([[0.5]] * len(table)))
+        if field.name not in ("seconds", "reason", "texts"):
+            yield f"{field.name} of nulls", table.set_column(place, field.name, pa.nulls(len(table), field.type))
+
+
+@pytest.mark.parametrize("name", ["clips", "files"])
+def test_tables_of_other_columns_are_refused_in_a_sentence(tmp_path, name, capsys):
+    folder = tmp_path / "gallery"
+    names, embeds, mask = make_clips(6)
+    with GalleryWriter(folder) as writer:
+        writer.metadata = METADATA
+        writer.put_clips(names, embeds, mask)
+        writer.put_files([MediaFile(path, 1, 2, "a" * 64) for path in names])
+        writer.commit()
+    (entry,) = json.loads((folder / MANIFEST).read_text())["tables"][name]
+    table = pa.ipc.open_stream(folder / name / entry["file"]).read_all()
+    for what, other in other_tables(table):
+        forge_table(folder, name, 0, other)
+        with pytest.raises(ValueError, match=f"{name}/data.* is damaged: .*scalar repair"):
+            use(folder)
+            pytest.fail(what)
+    forge_table(folder, name, 0, table)
+    use(folder)
+
+
+def test_a_file_with_other_vectors_than_the_first_of_its_table_is_left_out_by_a_repair(tmp_path):
+    names, embeds, mask = make_clips(6)
+    with GalleryWriter(tmp_path) as writer:
+        for half in (slice(0, 5), slice(5, 6)):
+            writer.put_clips(names[half], embeds[half], mask[half])
+            writer.commit()
+        assert len(writer.snapshot.shards["clips"]) == 2
+    other = clip_table(names[5:], embeds[5:, :, :2], mask[5:], METADATA["modalities"])
+    forge_table(tmp_path, "clips", 1, other)
+    with pytest.raises(ValueError, match="its columns are not those of the first"):
+        use(tmp_path)
+    repair(tmp_path)
+    assert Gallery.open(tmp_path).clip_ids == names[:5] and verify_gallery(tmp_path)
