@@ -160,7 +160,7 @@ def test_a_gallery_whose_hash_is_the_path_of_a_file_is_not_served(tmp_path, name
     forged = None if name is None else name.format(outside=tmp_path / "outside")
     forge_hash(tmp_path / "gallery", path, forged)
     (tmp_path / "gallery" / "stills").mkdir()
-    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+    with pytest.raises(ValueError, match="64 hexadecimal digits|`sha256` has nulls"):
         make_app(tmp_path)
 
 
