@@ -250,12 +250,21 @@ def test_bodies_that_are_sent_slowly_keep_nobody_out(tmp_path, monkeypatch, path
         assert answer_to(slow[-1], BODY[1:]).split(maxsplit=2)[1] == status
 
 
+def is_answered_soon(address):
+    """Whether a query is answered, once what others sent has been worked through."""
+    for _ in range(50):
+        with suppress(OSError):
+            return post(address, "a dog")[0] == 200
+        time.sleep(0.1)
+    return False
+
+
 @pytest.mark.promise("code", "Clients that do not read their answers keep nobody from `scalar serve`")
 def test_answers_that_are_not_read_keep_nobody_out(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 4)
     write_gallery(tmp_path, {"dog.webm": bytes(2**24)})
     app = make_app(tmp_path)
-    with serving(app, idle_seconds=0.1, most_connections=8) as address, ExitStack() as held:
+    with serving(app, idle_seconds=1, most_connections=8) as address, ExitStack() as held:
         key = post(address, "a dog")[1]["hits"][0]["key"]
         for path in (f"/api/clips/{key}/media", "/"):
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -263,8 +272,8 @@ def test_answers_that_are_not_read_keep_nobody_out(tmp_path, monkeypatch):
                 connection = held.enter_context(closing(connect(address)))
                 with suppress(ConnectionResetError):
                     connection.sendall(request * 400)
-                assert post(address, "a dog")[0] == 200
-            time.sleep(0.2)  # so that they are closed, but for what is not read
+                assert is_answered_soon(address)
+            time.sleep(1.2)  # so that they are closed, but for what is not read
             with closing(connect(address)) as connection:
                 assert ask(connection).startswith(b"HTTP/1.1 200")
         assert app.num_running == 0
