@@ -94,7 +94,8 @@ def check_value(value: Any, expected: Any, name: str = "") -> None:
         _expect(isinstance(value, dict), name, "an object", value)
         _check_fields(value, expected, name)
     elif isinstance(expected, str):
-        _expect(_is_within(value, expected), name, f"a number in {expected}", value)
+        interval = expected.replace("inf)", f"{_LARGEST:g}]")
+        _expect(_is_within(value, interval), name, f"a number in {interval}", value)
     else:
         _expect(expected(value), name, expected.__doc__, value)
 

@@ -39,7 +39,7 @@ FLAGS = {
     "a second recipe after flags": (["more.yaml"], 2, ["more.yaml", "before the first flag"]),
     "unknown objective": (["--objective", "best"], 1, ["`objective`", "'best'", "scalar"]),
     "unknown score": (["--aggregation", "best"], 1, ["`aggregation`", "best"]),
-    "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, inf)"]),
+    "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, 1e+15]"]),
     "plugin that raises": (["--plugin", "raises"], 1, ["'raises'", "no such luck"]),
     "learned temperature and calibration": (["--learnable_temperature", "true"], 1, ["calibration"]),
     "tracker that is not installed": (
@@ -55,7 +55,7 @@ FLAGS = {
         1,
         ["`metric_for_best_model`", "'loss'", "'text_to_video_recall_at_1'"],
     ),
-    "noise below 0": (["--neftune_noise_alpha", "-1"], 1, ["`neftune_noise_alpha`", "[0, inf)", "-1.0"]),
+    "noise below 0": (["--neftune_noise_alpha", "-1"], 1, ["`neftune_noise_alpha`", "[0, 1e+15]", "-1.0"]),
     "torch_compile": (["--torch_compile", "true"], 1, ["`torch_compile`"]),
 }
 
