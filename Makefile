@@ -47,7 +47,7 @@ data/miniature-backbone/miniature.json: | $(INSTALLED)
 		--num-test 0 --seed 100 --alone
 
 $(TARGETS): | $(DATA)/miniature.json
-	$(BIN)/python -m trainer.semantic_targets --plugin evidence.miniature --benchmark miniature --root $(DATA) --output $@ \
+	$(BIN)/python -m scalar_retrieval.trainer.semantic_targets --plugin evidence.miniature --benchmark miniature --root $(DATA) --output $@ \
 		--encoder light
 
 $(RUN)/adapter_model.safetensors: recipes/miniature.yaml $(BACKBONE)/model.safetensors | $(TARGETS)

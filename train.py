@@ -3,4 +3,4 @@
 import runpy
 
 if __name__ == "__main__":
-    runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+    runpy.run_module("scalar_retrieval.trainer", run_name="__main__", alter_sys=True)

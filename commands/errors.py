@@ -14,8 +14,7 @@ from typing import Any
 
 import typer
 
-import commands.interrupts  # noqa: F401
-
+from . import interrupts  # noqa: F401
 from .extras import missing_extra
 from .texts import print_message
 

@@ -71,7 +71,7 @@ def missing_extra(error: BaseException) -> str | None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         names = frame.f_globals
         name = names.get("__package__") or names.get("__name__") or ""  # for `scalar`, __name__ is __main__
-        wanted = _OF_PACKAGES.get(name.split(".")[0])
+        wanted = _OF_PACKAGES.get(name.removeprefix("scalar_retrieval.").split(".")[0])
         if wanted in extras:
             extra = wanted
             break

@@ -4,7 +4,7 @@ Packages are named as strings and imported only when one of their commands runs,
 extra.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+from . import interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from importlib import import_module
 from .errors import run_command
 from .texts import print_lines, print_message
 
-_SEARCH = "search.__main__"
+_SEARCH = "scalar_retrieval.search.__main__"
 _COMMANDS = {
     "Search your own videos": {
         "index": (_SEARCH, "Embed new and changed files into a gallery"),
@@ -30,10 +30,16 @@ _COMMANDS = {
         "push": (_SEARCH, "Copy a gallery into a table of PostgreSQL"),
     },
     "Train, evaluate and publish models": {
-        "train": ("trainer.__main__", "Train a model from a recipe"),
-        "eval": ("eval.__main__", "Evaluate text-to-video retrieval"),
-        "publish": ("hub_cards.__main__", "Publish models, adapters, galleries, metrics and searches"),
-        "convert-vast": ("modeling_scalar.convert_vast_to_hf", "Convert a VAST, GRAM or PMRL checkpoint"),
+        "train": ("scalar_retrieval.trainer.__main__", "Train a model from a recipe"),
+        "eval": ("scalar_retrieval.eval.__main__", "Evaluate text-to-video retrieval"),
+        "publish": (
+            "scalar_retrieval.hub_cards.__main__",
+            "Publish models, adapters, galleries, metrics and searches",
+        ),
+        "convert-vast": (
+            "scalar_retrieval.modeling_scalar.convert_vast_to_hf",
+            "Convert a VAST, GRAM or PMRL checkpoint",
+        ),
     },
 }
 """Commands by heading: the module whose `main` runs each one, and the beginning of its own help."""

@@ -1,16 +1,17 @@
 """`scalar eval`: audit a benchmark, embed it, calibrate and evaluate a model."""
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
-from commands.errors import Commands, run_command
-from commands.options import command_of
-from commands.texts import print_lines
-from eval.settings import (
+from scalar_retrieval.commands.errors import Commands, run_command
+from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.texts import print_lines
+
+from .settings import (
     AuditConfig,
     CalibrateConfig,
     EmbedConfig,
@@ -35,15 +36,16 @@ def _show_log() -> None:
     import logging
 
     logging.basicConfig(format="%(message)s")
-    logging.getLogger("eval").setLevel(logging.INFO)
+    logging.getLogger("scalar_retrieval.eval").setLevel(logging.INFO)
 
 
 @command_of(app, AuditConfig)
 def audit(config: AuditConfig) -> None:
     """Check the files of a benchmark before a run; exit code 1 if one is missing, unreadable or empty."""
-    from eval.benchmarks.audit import audit_split, format_audit
-    from eval.benchmarks.registry import load_split
-    from gallery.files import write_json
+    from scalar_retrieval.gallery.files import write_json
+
+    from .benchmarks.audit import audit_split, format_audit
+    from .benchmarks.registry import load_split
 
     # Clips without files are listed rather than refused: that is what an audit is for.
     data = load_split(
@@ -69,7 +71,7 @@ def embed(config: EmbedConfig) -> None:
     """
     import logging
 
-    from eval.embedding.embed_benchmark import embed_benchmark
+    from .embedding.embed_benchmark import embed_benchmark
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     gallery = embed_benchmark(**config.job())
@@ -84,10 +86,10 @@ def embed(config: EmbedConfig) -> None:
 def run(config: RunConfig) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all results."""
     if config.model_path is not None:  # before the slow imports: report at once a model that cannot be loaded
-        from modeling_scalar.model_identity import identify
+        from scalar_retrieval.modeling_scalar.model_identity import identify
 
         identify(config.model_path).cached_if_offline()
-    from eval.run import evaluate
+    from .run import evaluate
 
     _show_log()
     _, table = evaluate(config)
@@ -97,8 +99,8 @@ def run(config: RunConfig) -> None:
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
     """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips."""
-    from eval.calibrate import calibrate as calibrate_model
-    from eval.calibrate import format_calibration
+    from .calibrate import calibrate as calibrate_model
+    from .calibrate import format_calibration
 
     _show_log()
     result, written = calibrate_model(config)
@@ -108,13 +110,13 @@ def calibrate(config: CalibrateConfig) -> None:
 @command_of(app, ReportConfig)
 def report(config: ReportConfig) -> None:
     """Compare results: every score in both directions, under missing modalities and after two stages."""
-    from eval.reports.report import write_report
-    from eval.reports.result_files import load_results
+    from .reports.report import write_report
+    from .reports.result_files import load_results
 
     print_lines(*write_report(load_results(config.results), config.output).split("\n"))
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m eval") -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m scalar_retrieval.eval") -> None:
     """Run the command line, by default with the arguments of this process, and exit."""
     app(arguments, prog_name=prog)
 

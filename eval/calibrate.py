@@ -7,20 +7,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from eval.protocol.calibration import MEASURES, Calibration, calibrate_embeddings
-from eval.protocol.least_score import LeastScore, fit_least_score, format_least_score
-from eval.run import embeddings_of
-from eval.settings import CalibrateConfig
-from eval.source import check_made_by
-from gallery.contents import is_gallery
-from gallery.described import LEAST_SCORE, fitted_to, score_options_of
-from gallery.files import write_json
-from gallery.gallery import GalleryWriter
-from modeling_scalar import ScalarConfig
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.configuration_scalar import note_in_adapter
-from modeling_scalar.model_identity import identify, read_object
-from modeling_scalar.scores_scalar import CALIBRATION
+from scalar_retrieval.gallery.contents import is_gallery
+from scalar_retrieval.gallery.described import LEAST_SCORE, fitted_to, score_options_of
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.modeling_scalar import ScalarConfig
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.configuration_scalar import note_in_adapter
+from scalar_retrieval.modeling_scalar.model_identity import identify, read_object
+from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION
+
+from .protocol.calibration import MEASURES, Calibration, calibrate_embeddings
+from .protocol.least_score import LeastScore, fit_least_score, format_least_score
+from .run import embeddings_of
+from .settings import CalibrateConfig
+from .source import check_made_by
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +102,8 @@ def calibrate(config: CalibrateConfig) -> tuple[Calibration, list[str]]:
     Fit how SCALAR's score weighs modalities, write `calibration.json`, and save the result if `config.write`.
 
     Returns:
-        [`~eval.protocol.calibration.Calibration`], and the files and folders that the result was written to: none
-        unless `config.write`, and the gain, or what the least score achieves, is certain.
+        [`~scalar_retrieval.eval.protocol.calibration.Calibration`], and the files and folders that the result was
+        written to: none unless `config.write`, and the gain, or what the least score achieves, is certain.
 
     Raises:
         ValueError: the model has another score, the gallery is of another model, or a step cannot be done.

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import measure_first_stage
-from eval.reports.figures import plot_results
-from eval.reports.report import write_report
-from eval.settings import RunConfig
-from gallery.described import score_options_of
-from gallery.files import write_json
-from gallery.provenance import source_state, versions
+from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.provenance import source_state, versions
+
+from .embedding.embeddings import Embeddings
+from .protocol.first_stage import measure_first_stage
+from .reports.figures import plot_results
+from .reports.report import write_report
+from .settings import RunConfig
 
 if TYPE_CHECKING:
-    from eval.source import Source
+    from .source import Source
 
 
 def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
@@ -27,7 +28,7 @@ def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
     Path(config.output).mkdir(parents=True, exist_ok=True)
     if config.model_path is None:
         return Embeddings.load(config.embeddings_path), None
-    from eval.source import prepare  # not at the top: it imports models, benchmarks and decoders
+    from .source import prepare  # not at the top: it imports models, benchmarks and decoders
 
     return prepare(config)
 

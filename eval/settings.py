@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from commands.options import Column, Given, Holdout, Plugins, WordsOf, columns_of, load_plugins
-from eval.protocol.missing import RATES, check_rate
+from scalar_retrieval.commands.options import Column, Given, Holdout, Plugins, WordsOf, columns_of, load_plugins
+
+from .protocol.missing import RATES, check_rate
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)
@@ -21,8 +22,9 @@ _PATH = Given(Path)
 
 def _check_source(model: AnyPath | None, benchmark: str, root: AnyPath) -> None:
     """Refuse a model, a benchmark or a root that is not there, before the imports that take seconds."""
-    from eval.benchmarks.registry import check_benchmark
-    from modeling_scalar.model_identity import identify
+    from scalar_retrieval.modeling_scalar.model_identity import identify
+
+    from .benchmarks.registry import check_benchmark
 
     check_benchmark(benchmark, root)
     if model is not None:
@@ -42,7 +44,7 @@ def num_readers() -> int:
 
 
 def _find_gallery(place: Path) -> Path:
-    from gallery.contents import find_gallery
+    from scalar_retrieval.gallery.contents import find_gallery
 
     return find_gallery(place)
 
@@ -70,7 +72,7 @@ _Texts = Given(list[str] | None)
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """Settings of an audit, see [`~eval.benchmarks.audit.audit_split`]."""
+    """Settings of an audit, see [`~scalar_retrieval.eval.benchmarks.audit.audit_split`]."""
 
     benchmark: Annotated[str, _BENCHMARK]
     root: Annotated[str, _ROOT]
@@ -86,7 +88,8 @@ class AuditConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
-    """Settings of an embedding job: the arguments of [`~eval.embedding.embed_benchmark.embed_benchmark`]."""
+    """Settings of an embedding job: the arguments of
+    [`~scalar_retrieval.eval.embedding.embed_benchmark.embed_benchmark`]."""
 
     model_path: Annotated[str, _MODEL]
     benchmark: Annotated[str, _BENCHMARK]
@@ -225,11 +228,12 @@ class RunConfig(SourceConfig):
     def _check_methods(self) -> None:
         """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
         checked once clips are embedded or embeddings are read."""
-        from eval.protocol.first_stage import check_methods
-        from gallery.contents import is_gallery
-        from gallery.gallery import Gallery
-        from modeling_scalar.model_identity import identify
-        from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
+        from scalar_retrieval.gallery.contents import is_gallery
+        from scalar_retrieval.gallery.gallery import Gallery
+        from scalar_retrieval.modeling_scalar.model_identity import identify
+        from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
+
+        from .protocol.first_stage import check_methods
 
         path = self.embeddings_path
         methods = self.methods or ()
@@ -261,8 +265,8 @@ class RunConfig(SourceConfig):
 
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""
-        from gallery.embedding import check_reading
-        from gallery.matching import check_depth
+        from scalar_retrieval.gallery.embedding import check_reading
+        from scalar_retrieval.gallery.matching import check_depth
 
         check_reading(self.batch_size, num_readers())
         if not self.depths:
@@ -271,7 +275,8 @@ class RunConfig(SourceConfig):
             check_depth(depth)
 
     def benchmark_settings(self) -> dict[str, Any]:
-        """Return how the benchmark is read, as keyword arguments of [`~eval.benchmarks.registry.load_split`]."""
+        """Return how the benchmark is read, as keyword arguments of
+        [`~scalar_retrieval.eval.benchmarks.registry.load_split`]."""
         return {name: getattr(self, name) for name in ("captions", "on_missing", "columns", "holdout", "words_of")}
 
     def reading(self) -> dict[str, Any]:
@@ -309,8 +314,8 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from gallery.contents import is_gallery
-        from gallery.gallery import check_writable
+        from scalar_retrieval.gallery.contents import is_gallery
+        from scalar_retrieval.gallery.gallery import check_writable
 
         self.run_config()  # which checks them
         if not self.write:
@@ -327,7 +332,7 @@ class CalibrateConfig(SourceConfig):
     @property
     def has_own_model(self) -> bool:
         """Whether the model is a folder with a configuration of its score, unlike an encoder as published."""
-        from modeling_scalar.model_identity import identify
+        from scalar_retrieval.modeling_scalar.model_identity import identify
 
         if self.model_path is None:
             return False
@@ -345,7 +350,7 @@ class CalibrateConfig(SourceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Results to compare, see [`~eval.reports.result_files.load_results`]."""
+    """Results to compare, see [`~scalar_retrieval.eval.reports.result_files.load_results`]."""
 
     results: Annotated[
         Sequence[AnyPath],

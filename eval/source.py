@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, ProcessorMixin
 
-import modeling_scalar
-from eval.benchmarks.clip_rows import num_trained_on, query_kinds
-from eval.benchmarks.definition import Split, configure_processor
-from eval.benchmarks.registry import describe_benchmark, load_split
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
-from eval.embedding.query_gallery import query_gallery
-from eval.protocol.first_stage import check_methods
-from eval.protocol.second_stage import TwoStage
-from gallery.contents import is_gallery
-from gallery.decoding import sandboxed
-from gallery.described import MODALITIES
-from gallery.gallery import Gallery
-from gallery.matching import check_can_match, measurable_policies
-from gallery.provenance import provenance_of
-from modeling_scalar.model_identity import default_device, identify, model_summary
-from modeling_scalar.scores_scalar import WEIGHING
+from scalar_retrieval import modeling_scalar
+from scalar_retrieval.gallery.contents import is_gallery
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.described import MODALITIES
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.matching import check_can_match, measurable_policies
+from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.modeling_scalar.model_identity import default_device, identify, model_summary
+from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING
+
+from .benchmarks.clip_rows import num_trained_on, query_kinds
+from .benchmarks.definition import Split, configure_processor
+from .benchmarks.registry import describe_benchmark, load_split
+from .embedding.embed_dataset import embed_dataset
+from .embedding.embeddings import Embeddings
+from .embedding.query_gallery import query_gallery
+from .protocol.first_stage import check_methods
+from .protocol.second_stage import TwoStage
 
 if TYPE_CHECKING:
-    from eval.settings import RunConfig
+    from .settings import RunConfig
 
 logger = logging.getLogger(__name__)
 

@@ -1,14 +1,11 @@
 """`python -m evidence`: the miniature and its backbone, the study, the paper's tables, measurements of speed."""
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 from collections.abc import Sequence
 
 import typer
 
-from commands.errors import Commands, run_command
-from commands.options import command_of
-from commands.texts import print_lines
 from evidence.reports.commands import register
 from evidence.settings import (
     ArchiveConfig,
@@ -29,6 +26,9 @@ from evidence.settings import (
     TowersConfig,
 )
 from evidence.speed.commands import app as speed
+from scalar_retrieval.commands.errors import Commands, run_command
+from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.texts import print_lines
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(

@@ -8,9 +8,9 @@ import yaml
 from transformers import BertTokenizer, set_seed
 
 from evidence.miniature.benchmark import load_miniature
-from modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
-from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from scalar_retrieval.modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor
+from scalar_retrieval.modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
+from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
 DESCRIPTION = Path(__file__).with_name("backbone.yaml")
 """The configuration of the small backbone."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-import modeling_scalar
-from commands.errors import run_command
-from modeling_scalar.light_model import text_folder
-from modeling_scalar.light_texts import LightTextEncoder
+from scalar_retrieval import modeling_scalar
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.modeling_scalar.light_model import text_folder
+from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder
 
 _FILE = Path(modeling_scalar.__file__).with_name("imagenet_classes.txt")
 

@@ -15,12 +15,12 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 from transformers import ProcessorMixin
 
-from eval.metrics.retrieval.ranking import relevant_ranks
-from eval.protocol.missing import rate_masks
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import SAMPLING_RATE
-from modeling_scalar.modeling_joint_scalar import ScalarJointModel
-from modeling_scalar.processing_scalar import Clip
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from scalar_retrieval.eval.protocol.missing import rate_masks
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.modeling_scalar.modeling_joint_scalar import ScalarJointModel
+from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -106,8 +106,8 @@ def joined_sequences(
     The first and the last token of a sequence are the tokenizer's own, which a joined sequence has once.
 
     Args:
-        inputs (`Mapping[str, torch.Tensor]`): the output of a [`~modeling_scalar.ScalarJointProcessor`] without
-            prompts.
+        inputs (`Mapping[str, torch.Tensor]`): the output of a
+            [`~scalar_retrieval.modeling_scalar.ScalarJointProcessor`] without prompts.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): the modalities to join, at least one per clip.
 
     Returns:
@@ -135,7 +135,8 @@ def embed_whole(
     Embed each clip into one vector with a joint encoder that was trained on [`joined_sequences`].
 
     Args:
-        model ([`~modeling_scalar.modeling_joint_scalar.ScalarJointModel`]): of the paper's modalities, without heads.
+        model ([`~scalar_retrieval.modeling_scalar.modeling_joint_scalar.ScalarJointModel`]): of the paper's
+            modalities, without heads.
         inputs (`Mapping[str, torch.Tensor]`): the output of its processor for the clips.
         modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): what may be read of each clip, at least one modality
             that it has.

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from gallery.files import read_json, sha256_of, write_json
-from modeling_scalar import load_model
-from trainer.checkpoints import RECIPE, last_checkpoint
+from scalar_retrieval.gallery.files import read_json, sha256_of, write_json
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.checkpoints import RECIPE, last_checkpoint
 
 LOG = "log.json"
 """The terms of the loss at each step, and the SHA-256 of the weights."""

@@ -16,8 +16,8 @@ import mteb
 import torch
 from mteb.models import SearchEncoderWrapper
 
-from eval.adapters.mteb_model import ScalarSearch
-from eval.protocol.missing import mask_modalities
+from scalar_retrieval.eval.adapters.mteb_model import ScalarSearch
+from scalar_retrieval.eval.protocol.missing import mask_modalities
 
 MODEL = "google/embeddinggemma-2"
 TASKS = ["VALOR32KT2VARetrieval", "YouCook2T2VARetrieval"]  # clips of video and sound for a text

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from commands.texts import print_message
-from gallery import stills, transcripts
-from gallery.columns import query_table, text_embeds_of
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import provenance_of
-from gallery.rows import lists_of, texts_of
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
+from scalar_retrieval.commands.texts import print_message
+from scalar_retrieval.gallery import stills, transcripts
+from scalar_retrieval.gallery.columns import query_table, text_embeds_of
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.gallery.rows import lists_of, texts_of
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
 
 _BESIDE_HEADS = ("logit_scale", "hyperbolic")
 
@@ -54,7 +54,7 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
         output (`Path`): A new or empty folder.
 
     Returns:
-        [`~gallery.gallery.Gallery`]: The new gallery, in the precision of the first.
+        [`~scalar_retrieval.gallery.gallery.Gallery`]: The new gallery, in the precision of the first.
 
     Raises:
         ValueError: If another model made the gallery, or the adapter changes more than heads.

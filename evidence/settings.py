@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from commands.options import Given
+from scalar_retrieval.commands.options import Given
 
 AnyPath = str | os.PathLike
 _PATH = Given(Path)

@@ -8,11 +8,11 @@ spread. The paper fixes tau = 0.07 for its backbone; RATIO is only a starting po
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.texts import print_message
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_dataset import embed_dataset
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import device_of_name, model_summary
+from scalar_retrieval.commands.texts import print_message
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import device_of_name, model_summary
 
 RATIO = 1.5
 """Tau divided by the standard deviation of the backbone's scores of unmatched pairs."""

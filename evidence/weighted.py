@@ -1,15 +1,22 @@
 """The baselines with fixed modality weights: fitted numbers as in SCALAR, but no weights per query.
 
-The numbers are `modality_scale` a_m and `modality_offset` b_m of [`~modeling_scalar.scores_scalar.ScoreOptions`]; with
-a_m = 1 and b_m = 0 each score is the baseline itself. Importing this module registers the scores:
-`scalar eval run --plugin evidence.weighted`.
+The numbers are `modality_scale` a_m and `modality_offset` b_m of
+[`~scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions`]; with a_m = 1 and b_m = 0 each score is the baseline
+itself. Importing this module registers the scores: `scalar eval run --plugin evidence.weighted`.
 """
 
 from itertools import product
 
 import torch
 
-from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, exact, register_method, softmax_weights
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    METHODS,
+    Clips,
+    Pairs,
+    exact,
+    register_method,
+    softmax_weights,
+)
 
 _BOTH = ("modality_scale", "modality_offset")
 FITTED: dict[str, tuple[str, ...]] = {

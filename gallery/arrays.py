@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import named, tensor_of
-from modeling_scalar.scores_scalar import off_unit
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+
+from .columns import named, tensor_of
 
 Array = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray
 

@@ -1,22 +1,23 @@
 """The tables of a gallery: embedded clips, captions that describe some of them, and the media files they come from.
 
-Each of the three is a data set that `datasets.load_from_disk` reads (see [`~gallery.storage`]):
+Each of the three is a data set that `datasets.load_from_disk` reads (see [`~scalar_retrieval.gallery.storage`]):
 
 `clips/`
     `clip_id` (string); one column for each of M modalities, named after it (`video`, `audio`, `subtitle`, or any
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
     [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
-    see [`~gallery.exact.codes`]; `seconds`: the length of the clip, if known; `problems` (list of strings): what could
+    see [`~scalar_retrieval.gallery.exact.codes`]; `seconds`: the length of the clip, if known; `problems` (list of
+        strings): what could
     not be read and counts as absent.
 `queries/`
     `query_id`, `caption` (strings); `embedding` (list of D floats): a unit vector;
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
-    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see [`~gallery.rows`]), `reason`
-    (string) if the file or some of its windows could not be read, and `texts` (string), a JSON object with its title
-    and the like. Only galleries of one's own files have it; `clip_id` is then the path, or a window of it (see
-    [`~gallery.windows`]).
+    `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see
+    [`~scalar_retrieval.gallery.rows`]), `reason` (string) if the file or some of its windows could not be read, and
+    `texts` (string), a JSON object with its title and the like. Only galleries of one's own files have it; `clip_id`
+    is then the path, or a window of it (see [`~scalar_retrieval.gallery.windows`]).
 
 Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.
 """
@@ -30,9 +31,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gallery.exact.codes import Codes, encode
-from gallery.rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
-from modeling_scalar.scores_scalar import off_unit
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+
+from .exact.codes import Codes, encode
+from .rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 """Precisions in which vectors can be stored."""

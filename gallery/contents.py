@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gallery.described import Described, NoClipError
-from gallery.published import folder_of, media_of
-from gallery.rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
-from gallery.storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
-from gallery.windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
+from .described import Described, NoClipError
+from .published import folder_of, media_of
+from .rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
+from .storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
+from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class Contents(Described):
 
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
-        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.provenance_of`].
+        metadata (`dict`): where the embeddings come from, see [`~scalar_retrieval.gallery.provenance.provenance_of`].
         path (`Path`, *optional*): the folder.
     """
 
@@ -103,8 +103,9 @@ class Contents(Described):
         Open a gallery with its tables memory-mapped.
 
         Args:
-            path (`str`): a folder written by `scalar index`, `scalar eval` or [`~gallery.gallery.GalleryWriter`], or
-                the address of a published gallery, `hf://datasets/USER/NAME`.
+            path (`str`): a folder written by `scalar index`, `scalar eval` or
+                [`~scalar_retrieval.gallery.gallery.GalleryWriter`], or the address of a published gallery,
+                `hf://datasets/USER/NAME`.
 
         Raises:
             FileNotFoundError: the folder holds no gallery.
@@ -172,7 +173,7 @@ class Contents(Described):
         """`torch.BoolTensor` of shape `(N, M)`: which modalities each clip has."""
         import torch  # not at the top: see above
 
-        from gallery.columns import presence_of
+        from .columns import presence_of
 
         if not self.parts:
             return torch.zeros(0, len(self.modalities), dtype=torch.bool)
@@ -180,7 +181,7 @@ class Contents(Described):
 
     def modality_embeds(self) -> "torch.Tensor":
         """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
-        from gallery.columns import embeds_of  # not at the top: see above
+        from .columns import embeds_of  # not at the top: see above
 
         if not self.parts:
             raise ValueError("This gallery has no vectors: no clip was ever added to it.")
@@ -236,7 +237,7 @@ class Contents(Described):
         A stranger's gallery may name any file of this machine. But it knows neither when that file was changed nor its
         content; `known`, the gallery's record of the file, must hold one of them.
         """
-        from gallery.file_state import is_known_media  # not at the top: it imports decoders
+        from .file_state import is_known_media  # not at the top: it imports decoders
 
         path = media_of(self.path, place.path)
         if path is None or not os.path.isabs(place.path):

@@ -16,16 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from gallery.contents import Contents
-from gallery.decoding import SandboxedReader, Stop, check_not_stopped, num_processors
-from gallery.file_state import has_given_words
-from gallery.folding import folded
-from gallery.published import is_from_hub, lies_in_gallery
-from gallery.rows import MediaFile
-from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts
-from gallery.windows import Place
-from modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
-from modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+
+from .contents import Contents
+from .decoding import SandboxedReader, Stop, check_not_stopped, num_processors
+from .file_state import has_given_words
+from .folding import folded
+from .published import is_from_hub, lies_in_gallery
+from .rows import MediaFile
+from .transcripts import SCREEN, SPEECH, Cue, Transcripts
+from .windows import Place
 
 _REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file
 _PATIENCE = 1.0  # seconds after which a progress bar appears
@@ -121,9 +122,10 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
     Read the words of a file of a gallery.
 
     Args:
-        gallery ([`~gallery.contents.Contents`]), path (`str`): the gallery, and the file as the gallery names it.
-        known ([`~gallery.rows.MediaFile`], *optional*): the gallery's record of it.
-        kept (sequence of `Path`): its transcripts, from [`~gallery.transcripts.Transcripts.kept`].
+        gallery ([`~scalar_retrieval.gallery.contents.Contents`]), path (`str`): the gallery, and the file as the
+            gallery names it.
+        known ([`~scalar_retrieval.gallery.rows.MediaFile`], *optional*): the gallery's record of it.
+        kept (sequence of `Path`): its transcripts, from [`~scalar_retrieval.gallery.transcripts.Transcripts.kept`].
     """
     # The texts that are stored in the gallery; a link may lead out of it, to a private file.
     spoken = []
@@ -167,7 +169,7 @@ class ClipWords:
     The words of the clips of a gallery, read once, when they are first needed.
 
     Args:
-        gallery ([`~gallery.contents.Contents`]): as it was opened.
+        gallery ([`~scalar_retrieval.gallery.contents.Contents`]): as it was opened.
         before ([`ClipWords`], *optional*): of an earlier state; the words of unchanged clips are reused.
     """
 
@@ -180,15 +182,16 @@ class ClipWords:
             self._before = before._known or before._before
 
     def read(self) -> None:
-        """Read the words, which may take long; raises [`~gallery.decoding.Stopped`] if the reading is stopped."""
+        """Read the words, which may take long; raises [`~scalar_retrieval.gallery.decoding.Stopped`] if the reading is
+        stopped."""
         with self._lock:
             if self._known is None:
                 self._known = self._read()
                 self._before = None
 
     def texts(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip as from [`~gallery.folding.folded`], a line per text, and whether they are all of
-        its words."""
+        """The words of each clip as from [`~scalar_retrieval.gallery.folding.folded`], a line per text, and whether
+        they are all of its words."""
         self.read()
         return self._known.texts.to_pylist(), self._known.is_whole.tolist()
 

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
+from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
 
 LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
-clips and the modalities that it was fitted to, and the score options; see `eval.protocol.least_score`."""
+clips and the modalities that it was fitted to, and the score options; see
+`scalar_retrieval.eval.protocol.least_score`."""
 
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
@@ -110,7 +111,7 @@ def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     # Galleries with the paper's modalities need not name them.
     found = metadata.get(MODALITIES)
     if not found:
-        from modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch
+        from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch
 
         found = PAPER_MODALITIES
     if "" in found or len(set(found)) < len(found):
@@ -133,7 +134,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence
         named = modalities_in(metadata)
         calibration = calibration_of(metadata)
         if calibration:
-            from modeling_scalar.scores_scalar import check_calibration  # not at the top: it imports torch
+            from scalar_retrieval.modeling_scalar.scores_scalar import (
+                check_calibration,  # not at the top: it imports torch
+            )
 
             check_calibration(modalities=modalities or named, **calibration)
     except ValueError as error:
@@ -149,7 +152,7 @@ class Described:
     Embedded clips with their metadata.
 
     Args:
-        metadata (`dict`): where the embeddings come from, see [`~gallery.provenance.provenance_of`].
+        metadata (`dict`): where the embeddings come from, see [`~scalar_retrieval.gallery.provenance.provenance_of`].
         path (`Any`): the folder, or another name for messages.
         modalities (sequence of `str`, *optional*): names of the modalities of each clip; by default those in the
             metadata.

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gallery.columns import unit_vectors
-from gallery.decoding import Stop
-from modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+
+from .columns import unit_vectors
+from .decoding import Stop
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-    from modeling_scalar.model_identity import ModelIdentity
-    from modeling_scalar.processing_scalar import Clip
+    from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,7 +46,7 @@ def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | Non
 
 def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None:
     """
-    Make a processor read as much of each clip as [`~gallery.described.reading_of`] says.
+    Make a processor read as much of each clip as [`~scalar_retrieval.gallery.described.reading_of`] says.
 
     Raises:
         ValueError: the model hears no sound, or no more than that.
@@ -117,7 +118,8 @@ def read_batches(
     Closing the generator early stops all reading at once.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): turns clips into features; or another callable with `clips=`.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): turns clips into features; or another
+            callable with `clips=`.
         items (iterable): what represents a clip, such as a path; consumed lazily.
         read (`Callable`): from an item to a note on it and its clip, `None` if there is nothing to embed. Called in
             threads; an exception ends the run.
@@ -171,7 +173,8 @@ def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[tor
     Embed one batch of clips.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and its processor's output.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]), features (`BatchFeature`): the model and its
+            processor's output.
 
     Returns:
         The embeddings `(batch, M, dim)` and the mask `(batch, M)`; on the CPU, in float32.
@@ -226,7 +229,7 @@ def embed_batches(
     Read and embed items in batches, in order.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): embeds.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]): embeds.
         processor, items, read, batch_size, num_workers: as in [`read_batches`].
     """
     with closing(read_batches(processor, items, read, batch_size, num_workers)) as reading:

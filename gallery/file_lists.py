@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from modeling_scalar.media_scalar import check_content
+from scalar_retrieval.modeling_scalar.media_scalar import check_content
 
 Row = tuple[str, dict[str, Any]]
 """The position of a row, for messages, and its cells by column."""

@@ -11,9 +11,10 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from gallery.decoding import check_not_stopped
-from gallery.rows import MediaFile
-from modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
+from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
+
+from .decoding import check_not_stopped
+from .rows import MediaFile
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait
 _PIECE = 2**23  # bytes read at a time
@@ -26,7 +27,8 @@ Result = TypeVar("Result")
 
 def _call_on_drive(path: str | os.PathLike, call: Callable[..., Result], *args: object) -> Result:
     """Call a function on a drive in a thread that can be abandoned: a hanging drive would keep a program from ending.
-    Raises a TimeoutError with the file's name if there is no answer, a [`~gallery.decoding.Stopped`] if stopped."""
+    Raises a TimeoutError with the file's name if there is no answer, a [`~scalar_retrieval.gallery.decoding.Stopped`]
+    if stopped."""
     answer: Future[Result] = Future()
 
     def run() -> None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from commands.schema import parse_json
+from scalar_retrieval.commands.schema import parse_json
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 

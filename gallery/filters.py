@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from commands.schema import check_value
-from gallery.folding import folded
-from gallery.windows import SEGMENT, WINDOW
+from scalar_retrieval.commands.schema import check_value
+
+from .folding import folded
+from .windows import SEGMENT, WINDOW
 
 if TYPE_CHECKING:
-    from gallery.contents import Contents
-    from gallery.cues import ClipWords
+    from .contents import Contents
+    from .cues import ClipWords
 
 # Facts that may be unknown for a clip
 DURATION = "duration"
@@ -137,7 +138,7 @@ class Filter:
             its first moment; the default zone is UTC.
         has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
         words (`tuple[str]`): words or phrases, all of which must be said in the clip or be in another of its texts;
-            see [`~gallery.folding`]. In a query, these are in quotation marks.
+            see [`~scalar_retrieval.gallery.folding`]. In a query, these are in quotation marks.
 
     Raises:
         ValueError: no clip could meet the conditions, or a value is invalid.
@@ -220,8 +221,8 @@ class ClipFacts:
     What is known of the clips of a gallery, other than their vectors, column by column; each is read when needed.
 
     Args:
-        gallery ([`~gallery.contents.Contents`]): has clips.
-        words ([`~gallery.cues.ClipWords`], *optional*): the words in each clip.
+        gallery ([`~scalar_retrieval.gallery.contents.Contents`]): has clips.
+        words ([`~scalar_retrieval.gallery.cues.ClipWords`], *optional*): the words in each clip.
     """
 
     def __init__(self, gallery: "Contents", words: "ClipWords | None" = None):

@@ -1,6 +1,7 @@
 """A gallery: embedded clips in a folder, which can be opened, searched, copied, and changed by one process at a time.
 
-[`~gallery.columns`] describes the folder's content, [`~gallery.searching`] the search.
+[`~scalar_retrieval.gallery.columns`] describes the folder's content, [`~scalar_retrieval.gallery.searching`] the
+search.
 
 Shapes: N clips, D dimensions.
 """
@@ -21,8 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
-from gallery.columns import (
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+
+from .arrays import Array, names_of, normalised, read_vectors, stacked_vectors
+from .columns import (
     COPIED_ROWS,
     check_modality,
     check_rows,
@@ -35,17 +38,17 @@ from gallery.columns import (
     presence_of,
     text_embeds_of,
 )
-from gallery.contents import Contents, is_gallery, stamp_of
-from gallery.described import (
+from .contents import Contents, is_gallery, stamp_of
+from .described import (
     MODALITIES,
     check_metadata,
     modalities_in,
 )
-from gallery.exact.codes import are_codes_of
-from gallery.files import without_infinity
-from gallery.provenance import gallery_sha256
-from gallery.published import is_from_hub
-from gallery.rows import (
+from .exact.codes import are_codes_of
+from .files import without_infinity
+from .provenance import gallery_sha256
+from .published import is_from_hub
+from .rows import (
     CODE_FACTS,
     FILES,
     MediaFile,
@@ -57,15 +60,14 @@ from gallery.rows import (
     strings,
     texts_of,
 )
-from gallery.stills import Stills
-from gallery.storage import verify as verify_files
-from gallery.writing import Plan, Writer
-from modeling_scalar.scores_scalar import off_unit
+from .stills import Stills
+from .storage import verify as verify_files
+from .writing import Plan, Writer
 
 if TYPE_CHECKING:
-    from gallery.hits import HitLists, Hits
-    from gallery.querying import QueryModel
-    from gallery.searching import FolderSearcher
+    from .hits import HitLists, Hits
+    from .querying import QueryModel
+    from .searching import FolderSearcher
 
 
 _LOADING = Lock()
@@ -75,7 +77,7 @@ class Gallery(Contents):
     """
     Embedded clips as committed when this object was opened; later writes do not change them.
 
-    Args: as in [`~gallery.contents.Contents`].
+    Args: as in [`~scalar_retrieval.gallery.contents.Contents`].
 
     Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
     """
@@ -86,7 +88,7 @@ class Gallery(Contents):
     @cached_property
     def searcher(self) -> "FolderSearcher":
         """What searches this gallery."""
-        from gallery.searching import FolderSearcher  # not at the top: it imports rankers, models and decoders
+        from .searching import FolderSearcher  # not at the top: it imports rankers, models and decoders
 
         return FolderSearcher(self)
 
@@ -117,7 +119,7 @@ class Gallery(Contents):
             mask (array of shape `(N, M)`, *optional*): bools; by default clips have all modalities.
             path (`str`, *optional*): a new or empty folder; by default a temporary one, deleted with this object.
             queries (`pa.Table`, *optional*): captions with their relevant clips, for evaluation, from
-                [`~gallery.columns.query_table`].
+                [`~scalar_retrieval.gallery.columns.query_table`].
             method (`str`), query_temperature (`float`): how clips are scored, see `retrieval_scores`.
             model (`str`, *optional*): the model that made the vectors, a folder or a Hub id; it embeds text queries.
             dtype (`str`, *optional*): `"float16"` or `"float32"`, in which they are stored; by default float16 if all
@@ -207,7 +209,7 @@ class Gallery(Contents):
     def facts(self) -> dict[str, Any]:
         """
         Return `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors and `gallery_sha256`,
-        see [`~gallery.provenance.gallery_sha256`].
+        see [`~scalar_retrieval.gallery.provenance.gallery_sha256`].
         """
         names = self.clips.column_names
         described = []  # for each query, the clips that it describes
@@ -272,8 +274,9 @@ class Gallery(Contents):
     def search(
         self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *arguments: Any, **options: Any
     ) -> "Hits | HitLists":
-        """Find the k best clips for texts or vectors, or those most like a clip: [`~gallery.searching.search`]."""
-        from gallery.searching import search
+        """Find the k best clips for texts or vectors, or those most like a clip:
+        [`~scalar_retrieval.gallery.searching.search`]."""
+        from .searching import search
 
         # With the lock, so that threads that search at once load one model.
         def load() -> "QueryModel":
@@ -284,15 +287,15 @@ class Gallery(Contents):
 
     def to(self, device: str | torch.device) -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
-        from gallery.searching import FolderSearcher
+        from .searching import FolderSearcher
 
         moved = copy(self)
         moved.searcher = FolderSearcher(moved, device)
         return moved
 
     def load_model(self, model: str | os.PathLike | None = None, device: str | None = None) -> "QueryModel":
-        """Load the model that embeds texts, and keep it: [`~gallery.querying.load_query_model`]."""
-        from gallery.querying import load_query_model
+        """Load the model that embeds texts, and keep it: [`~scalar_retrieval.gallery.querying.load_query_model`]."""
+        from .querying import load_query_model
 
         self.query_model = load_query_model(self, model, device)
         return self.query_model
@@ -390,7 +393,7 @@ class GalleryWriter(Writer):
         """
         Add clips at the end; a clip that exists already is replaced.
 
-        Args: as in [`~gallery.columns.clip_table`], on the CPU.
+        Args: as in [`~scalar_retrieval.gallery.columns.clip_table`], on the CPU.
 
         Raises:
             ValueError: from [`check_rows`]; or the dimension is not that of the gallery, or a clip was added twice
@@ -419,7 +422,7 @@ class GalleryWriter(Writer):
         self.forget_files([file.path for file in files])
 
     def put_queries(self, rows: pa.Table) -> None:
-        """Add rows of [`~gallery.columns.query_table`]."""
+        """Add rows of [`~scalar_retrieval.gallery.columns.query_table`]."""
         self.append("queries", rows)
 
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
@@ -429,7 +432,8 @@ class GalleryWriter(Writer):
         self.forget_files(clip_ids)
 
     def _committed(self, clip_ids: Iterable[str]) -> dict[int, set[str]]:
-        """Find committed clips, see [`~gallery.writing.Writer.find`]; raises a KeyError if one does not exist."""
+        """Find committed clips, see [`~scalar_retrieval.gallery.writing.Writer.find`]; raises a KeyError if one does
+        not exist."""
         found = self.find("clips", clip_ids)
         missing = set(clip_ids).difference(*found.values())
         if missing:
@@ -462,8 +466,8 @@ class GalleryWriter(Writer):
 
     def commit(self) -> bool:
         """
-        Make the changes the new state, see [`~gallery.writing.Writer.commit`]; remove still pictures of files that are
-        no longer known.
+        Make the changes the new state, see [`~scalar_retrieval.gallery.writing.Writer.commit`]; remove still pictures
+        of files that are no longer known.
 
         Raises:
             ValueError: also if no gallery could be opened with `metadata`; nothing was changed.
@@ -476,7 +480,8 @@ class GalleryWriter(Writer):
         return is_changed
 
     def compact(self) -> None:
-        """Commit, and rewrite everything without removed rows, see [`~gallery.writing.Writer.compact`]."""
+        """Commit, and rewrite everything without removed rows, see
+        [`~scalar_retrieval.gallery.writing.Writer.compact`]."""
         self.gallery().file_rows  # noqa: B018 - checked before anything is written
         super().compact()
         self.stills.keep(self.gallery().hashes())

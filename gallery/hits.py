@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import torch
 
-from commands.texts import plain, printable
-from gallery.filters import DATE, DURATION, WORDS
-from gallery.windows import Place
+from scalar_retrieval.commands.texts import plain, printable
+
+from .filters import DATE, DURATION, WORDS
+from .windows import Place
 
 NOTHING_MATCHES = "Nothing here matches well; these come nearest."
 
@@ -39,7 +40,7 @@ class Hit:
         weights (`dict[str, float]`, *optional*): the query's modality weights, if the score has weights.
         presence (`dict[str, bool]`): the modalities of the clip.
         match (`float`, *optional*): the match logit of the second stage, if it read the clip.
-        place ([`~gallery.windows.Place`], *optional*): its file, for a window with its seconds.
+        place ([`~scalar_retrieval.gallery.windows.Place`], *optional*): its file, for a window with its seconds.
         problems (`tuple[str, ...]`): what could not be read and counts as absent, if known.
         copies (`tuple[str, ...]`): the clips with the same content that it represents, if each content is found once.
     """
@@ -85,14 +86,14 @@ class Hits(Sequence[Hit]):
         num_allowed (`int`, *optional*): clips in the gallery that could be hits; by default all.
         num_files (`int`, *optional*): files in a list of files.
         unknown (`dict[str, int]`): how many clips a filter left out because a fact that it needs is unknown, see
-            [`~gallery.filters.Allowed`].
+            [`~scalar_retrieval.gallery.filters.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, of the search.
         words (`tuple[str, ...]`): the words in quotation marks, which all hits contain.
         root (`str`, *optional*): the folder to which the names of files are relative when shown.
         reason (`str`, *optional*): why there are no hits.
         notes (sequence of `str`): sentences with further remarks on these hits.
         least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
-            such searches, see [`~gallery.described.LEAST_SCORE`].
+            such searches, see [`~scalar_retrieval.gallery.described.LEAST_SCORE`].
         first_rank (`int`): rank of the first hit; in a list, one more than the number of skipped clips.
     """
 
@@ -255,7 +256,7 @@ class Hits(Sequence[Hit]):
         return line
 
     def lines(self, encoding: str = "utf-8", most: int | None = None) -> list[str]:
-        """The hits as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
+        """The hits as lines for a terminal, not yet escaped by [`~scalar_retrieval.commands.texts.plain`]."""
         lines = []
         if self.title is not None:
             lines.append(self.title)

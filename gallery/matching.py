@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from gallery.embedding import ReadBatch
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+
+from .embedding import ReadBatch
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
@@ -116,7 +117,7 @@ def _tower_features(model: "PreTrainedModel", batch: "BatchFeature", modality_ma
 
 def _blank_features(model: "PreTrainedModel", processor: "ProcessorMixin") -> dict[str, torch.Tensor]:
     """The towers' outputs for one clip, as zeros: all clips have the same number of frames, segments and tokens."""
-    from modeling_scalar.processing_scalar import Clip  # it imports transformers
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip  # it imports transformers
 
     clip = Clip(frames=np.zeros((1, 32, 32, 3), np.uint8), waveform=np.zeros(16_000, np.float32))
     batch = processor(clips=[clip]).to(model.device)
@@ -218,7 +219,8 @@ def match_logits(
         captions (`list[str]`): the texts.
         requests (`torch.LongTensor` of shape `(requests, 3)`): a row of `captions`, a row of `names`, and what is
             visible of the clip ([`clip_views`]).
-        read (`Callable`): from rows of `names` to the clips as [`~gallery.embedding.ReadBatch`]es of `batch_size`.
+        read (`Callable`): from rows of `names` to the clips as [`~scalar_retrieval.gallery.embedding.ReadBatch`]es of
+            `batch_size`.
         batch_size (`int`): clips whose features are held at once. Affects speed and memory, not results.
         pair_batch_size (`int`): pairs per forward pass. Likewise.
         progress (`bool`): show a progress bar.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from gallery.files import read_json, without_infinity
+from .files import read_json, without_infinity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,7 +38,7 @@ class Download:
 def pending_download(model: str | os.PathLike) -> Download | None:
     """Ask the Hub what it would transfer for a model; `None` for a folder or `light`, if nothing is missing, or if it
     fails."""
-    from modeling_scalar.model_identity import NOT_NEEDED, hub_answers, is_light
+    from scalar_retrieval.modeling_scalar.model_identity import NOT_NEEDED, hub_answers, is_light
 
     if is_light(model) or Path(model).exists() or not hub_answers():
         return None
@@ -106,7 +106,7 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
     Return what embeddings were made with, for the `metadata` of a gallery.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): the model; determines the score options.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]): the model; determines the score options.
         model_path (`str`): where it was loaded from, a folder or a Hub id. The SHA-256 of its weights, the fingerprint
             of its files and a recipe next to it are included.
         settings: further entries, such as `device`, `task` or `left_out`.
@@ -114,7 +114,7 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
     Returns:
         `dict`: can be written as JSON. An infinite `query_temperature` is the string `"inf"`, which `float` can read.
     """
-    from modeling_scalar.model_identity import identify  # it imports transformers
+    from scalar_retrieval.modeling_scalar.model_identity import identify  # it imports transformers
 
     # The model's files: hashes tell whether another copy is the same model.
     identity = identify(model_path)

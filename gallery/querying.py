@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-import modeling_scalar
-from gallery.columns import unit_vectors
-from gallery.decoding import tolerant
-from gallery.described import Described, reading_of
-from gallery.embedding import configure, embed_clips, modalities_option
-from gallery.folding import folded
-from modeling_scalar.scores_scalar import WEIGHING, off_unit
+from scalar_retrieval import modeling_scalar
+from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING, off_unit
+
+from .columns import unit_vectors
+from .decoding import tolerant
+from .described import Described, reading_of
+from .embedding import configure, embed_clips, modalities_option
+from .folding import folded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
@@ -141,7 +142,7 @@ class QueryModel:
     A model that embeds queries; it can be shared by threads, which take turns.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]), processor (`ProcessorMixin`).
     """
 
     def __init__(self, model: "PreTrainedModel", processor: "ProcessorMixin"):
@@ -184,8 +185,8 @@ class QueryModel:
 
 class LightQueryModel(QueryModel):
     """
-    [`~modeling_scalar.model_identity.LIGHT`], of which texts need the text encoder alone. The rest is loaded for the
-    first file.
+    [`~scalar_retrieval.modeling_scalar.model_identity.LIGHT`], of which texts need the text encoder alone. The rest is
+    loaded for the first file.
 
     Args:
         folder (`Path`): its folder.
@@ -196,8 +197,8 @@ class LightQueryModel(QueryModel):
 
     def __init__(self, folder: Path, load: "Callable[[], tuple[PreTrainedModel, ProcessorMixin]]"):
         # Not at the top: other models need none of it.
-        from modeling_scalar.light_model import TEXT_PART
-        from modeling_scalar.light_texts import LightTextEncoder
+        from scalar_retrieval.modeling_scalar.light_model import TEXT_PART
+        from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder
 
         self.text_encoder = LightTextEncoder(folder / TEXT_PART)
         self.lock = Lock()
@@ -231,7 +232,7 @@ def load_query_model(
     Load the model that embeds texts.
 
     Args:
-        described ([`~gallery.described.Described`]): what is searched.
+        described ([`~scalar_retrieval.gallery.described.Described`]): what is searched.
         model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
         device (`str`, *optional*): a device by name; by default that of the commands.
 
@@ -240,7 +241,7 @@ def load_query_model(
         ValueError: the gallery was made with another model, or does not name its model and `model` is not given.
     """
     # Not at the top: no other kind of query needs it.
-    from modeling_scalar.model_identity import device_of_name, identify, is_light
+    from scalar_retrieval.modeling_scalar.model_identity import device_of_name, identify, is_light
 
     # The commit on the Hub is that of the model where it was, not of another one that is named.
     revision = None

@@ -9,10 +9,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gallery.contents import kept_rows
-from gallery.gallery import Gallery
-from gallery.rows import abbreviated, texts_of
-from gallery.storage import (
+from .contents import kept_rows
+from .gallery import Gallery
+from .rows import abbreviated, texts_of
+from .storage import (
     COPY,
     DERIVED,
     MANIFEST,
@@ -28,8 +28,8 @@ from gallery.storage import (
     read_manifest,
     verify,
 )
-from gallery.windows import PARTLY, whole_files
-from gallery.writing import Writer
+from .windows import PARTLY, whole_files
+from .writing import Writer
 
 DAMAGED = "damaged"
 """Folder for damaged files."""

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gallery.decoding import num_processors, tolerant
-from gallery.embedding import ReadBatch, read_batches
-from gallery.file_state import has_given_words, is_as_known
-from gallery.hits import Hits
-from gallery.matching import check_weight, clip_views, fused_values, match_logits, reranked_places
-from gallery.querying import QueryModel, split_query
-from gallery.searcher import Clip
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+
+from .decoding import num_processors, tolerant
+from .embedding import ReadBatch, read_batches
+from .file_state import has_given_words, is_as_known
+from .hits import Hits
+from .matching import check_weight, clip_views, fused_values, match_logits, reranked_places
+from .querying import QueryModel, split_query
+from .searcher import Clip
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import Clip as ClipInputs
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip as ClipInputs
 
 _BATCH_SIZE = 8
 _NAMED = 3  # most clips named among those that keep their place
@@ -35,8 +36,8 @@ def rerank(
 
     Args:
         results (`list[Hits]`): with their `query`.
-        query_model ([`~gallery.querying.QueryModel`]): with a cross-encoder, see
-            [`~gallery.matching.check_can_match`].
+        query_model ([`~scalar_retrieval.gallery.querying.QueryModel`]): with a cross-encoder, see
+            [`~scalar_retrieval.gallery.matching.check_can_match`].
         clips (`dict[str, Clip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.

@@ -1,4 +1,5 @@
-"""Rows of the tables of [`~gallery.columns`], without their vectors and without torch, which loads for a second."""
+"""Rows of the tables of [`~scalar_retrieval.gallery.columns`], without their vectors and without torch, which loads
+for a second."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commands.schema import check_value, parse_json, text
+from scalar_retrieval.commands.schema import check_value, parse_json, text
 
 FILES = pa.schema(
     {
@@ -26,7 +27,7 @@ FILES = pa.schema(
 CODES = "_codes"
 """Suffix of the columns with vectors in eight bits."""
 CODE_FACTS = ("code_scale", "code_error")
-"""Columns stored with the vectors in eight bits, of [`~gallery.exact.codes.Codes`]."""
+"""Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.exact.codes.Codes`]."""
 
 _NULLABLE = ("seconds", "reason", "texts")
 _NAMED = 10

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gallery.decoding import SandboxedReader
-from gallery.windows import SLIVER, windows_at
-from modeling_scalar.media_scalar import MediaError, Window
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, Window
+
+from .decoding import SandboxedReader
+from .windows import SLIVER, windows_at
 
 PACE = 0.2
 """Seconds between frames that are compared: a cut is detected at the first frame after it."""
@@ -90,10 +91,10 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
     Args:
         path (`str`), seconds (`float`, *optional*): the file, and its length, if known.
         most (`float`): maximum length of a window.
-        reader ([`~gallery.decoding.SandboxedReader`]): reads the file.
+        reader ([`~scalar_retrieval.gallery.decoding.SandboxedReader`]): reads the file.
 
     Returns:
-        As from [`~gallery.windows.windows_at`]. Without readable pictures there are no scene changes.
+        As from [`~scalar_retrieval.gallery.windows.windows_at`]. Without readable pictures there are no scene changes.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -1,6 +1,6 @@
-"""The one protocol of what can be searched. [`~gallery.searching.FolderSearcher`] searches a gallery in a folder,
-`search.postgresql.TableSearcher` one in a table of PostgreSQL; [`~gallery.searching.search`] and the service work with
-both.
+"""The one protocol of what can be searched. [`~scalar_retrieval.gallery.searching.FolderSearcher`] searches a gallery
+in a folder, `scalar_retrieval.search.postgresql.TableSearcher` one in a table of PostgreSQL;
+[`~scalar_retrieval.gallery.searching.search`] and the service work with both.
 
 Shapes: Q queries, N clips, M modalities, D dimensions.
 """
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from gallery.described import Described
-from gallery.filters import Filter
-from gallery.hits import Hits
-from gallery.rows import MediaFile
-from gallery.transcripts import Cue
-from gallery.windows import Place
+from .described import Described
+from .filters import Filter
+from .hits import Hits
+from .rows import MediaFile
+from .transcripts import Cue
+from .windows import Place
 
 
 class UnsupportedError(ValueError):
@@ -30,7 +30,7 @@ class Selection:
     Which clips a search may find: all conditions must hold.
 
     Args:
-        filter ([`~gallery.filters.Filter`]): paths, durations, dates, modalities, words.
+        filter ([`~scalar_retrieval.gallery.filters.Filter`]): paths, durations, dates, modalities, words.
         mask (`torch.BoolTensor` of shape `(N,)`, *optional*): the clips, in gallery order.
         modalities (`tuple[str, ...]`, *optional*): the modalities in use, by default all; a clip that has none of them
             is not found, and no other enters its score.
@@ -71,11 +71,12 @@ class Clip:
     computed when it is accessed: subclasses override `media`, `still`, `num_windows`, `subtitle` and `words`.
 
     Args:
-        clip_id (`str`), place ([`~gallery.windows.Place`]): its identifier, and its file, for a window with seconds.
+        clip_id (`str`), place ([`~scalar_retrieval.gallery.windows.Place`]): its identifier, and its file, for a
+            window with seconds.
         modality_embeds (`torch.FloatTensor` of shape `(M, D)`): zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(M,)`).
         problems (`tuple[str, ...]`): what could not be read and counts as absent.
-        record ([`~gallery.rows.MediaFile`], *optional*): its file when it was read, if known.
+        record ([`~scalar_retrieval.gallery.rows.MediaFile`], *optional*): its file when it was read, if known.
     """
 
     clip_id: str
@@ -128,7 +129,7 @@ class Searcher(Protocol):
 
     def clip_named(self, name: str) -> str:
         """Find a clip by its identifier, its path, or the end of its path; raises a
-        [`~gallery.described.NoClipError`]."""
+        [`~scalar_retrieval.gallery.described.NoClipError`]."""
 
     def list_clips(self, among: Selection, skip: int, k: int, per_file: bool) -> Hits:
         """List clips by name, without scores; windows of a file in order."""

@@ -1,5 +1,5 @@
 """Search of embedded clips: which ones match texts, vectors or another clip best, and why. [`search`] is the same for
-every [`~gallery.searcher.Searcher`]; [`FolderSearcher`] searches a gallery in a folder, exactly.
+every [`~scalar_retrieval.gallery.searcher.Searcher`]; [`FolderSearcher`] searches a gallery in a folder, exactly.
 
 Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
@@ -17,16 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import embeds_of, presence_of, taken
-from gallery.contents import Contents
-from gallery.cues import ClipWords, words_of_file
-from gallery.described import Described, score_options_of
-from gallery.exact.blocks import Block, DamagedVectorsError, block_of
-from gallery.exact.ranking import rank
-from gallery.filters import Allowed, ClipFacts, Filter, ModalityError
-from gallery.hits import HitLists, Hits, Texts
-from gallery.matching import check_can_match, check_depth
-from gallery.querying import (
+from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
+
+from .columns import embeds_of, presence_of, taken
+from .contents import Contents
+from .cues import ClipWords, words_of_file
+from .described import Described, score_options_of
+from .exact.blocks import Block, DamagedVectorsError, block_of
+from .exact.ranking import rank
+from .filters import Allowed, ClipFacts, Filter, ModalityError
+from .hits import HitLists, Hits, Texts
+from .matching import check_can_match, check_depth
+from .querying import (
     Likeness,
     QueryModel,
     check_vectors,
@@ -34,14 +36,13 @@ from gallery.querying import (
     query_like,
     split_queries,
 )
-from gallery.reranking import rerank as rerank_hits
-from gallery.rows import abbreviated, lists_of, strings, texts_of
-from gallery.searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
-from gallery.stills import Stills
-from gallery.storage import DamagedFileError
-from gallery.transcripts import KINDS, SPEECH, Cue, Transcripts
-from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
+from .reranking import rerank as rerank_hits
+from .rows import abbreviated, lists_of, strings, texts_of
+from .searcher import Clip, Scoring, Searcher, Selection, UnsupportedError
+from .stills import Stills
+from .storage import DamagedFileError
+from .transcripts import KINDS, SPEECH, Cue, Transcripts
+from .windows import SEGMENT
 
 _QUERY_BLOCK = 1024
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
@@ -126,32 +127,35 @@ def search(
     Find the k best clips of each query, exactly.
 
     Scores are computed for every clip; SCALAR's score is first bounded in eight bits, and computed in float64 unless
-    the bound proves that the clip is not among the best (see [`~gallery.exact.ranking`]).
+    the bound proves that the clip is not among the best (see [`~scalar_retrieval.gallery.exact.ranking`]).
 
     Args:
-        searcher ([`~gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own, and its model.
+        searcher ([`~scalar_retrieval.gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own,
+            and its model.
         queries (`str`, `list[str]`, or a float tensor or array of shape `(Q, D)`): texts, which the
-            gallery's own model embeds (see [`~gallery.querying.load_query_model`]), or vectors of unit norm.
-            Parts of a text in quotation marks must be said in a clip,
-            see [`~gallery.querying.split_query`].
+            gallery's own model embeds (see [`~scalar_retrieval.gallery.querying.load_query_model`]), or vectors of
+            unit norm. Parts of a text in quotation marks must be said in a clip,
+            see [`~scalar_retrieval.gallery.querying.split_query`].
         k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
         query_temperature (`float`, *optional*): by default the gallery's own.
         method (`str`, *optional*): as in `retrieval_scores`, such as `"scalar"` or the name of a modality; by default
             the model's own, for vectors `"scalar"`. Clips for which it is undefined are not found.
-        load (`Callable`, *optional*): returns the [`~gallery.querying.QueryModel`] that embeds texts, and is called if
-            there are some; by default the model is loaded for each call.
-        like (`str` or [`~gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds those most
-            similar to it, without itself; or an outside file, embedded by [`~gallery.querying.QueryModel.embed_file`].
-            See [`~gallery.querying.query_like`]; scales and offsets, which fit modalities to words, are not used then.
+        load (`Callable`, *optional*): returns the [`~scalar_retrieval.gallery.querying.QueryModel`] that embeds texts,
+            and is called if there are some; by default the model is loaded for each call.
+        like (`str` or [`~scalar_retrieval.gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds
+            those most similar to it, without itself; or an outside file, embedded by
+            [`~scalar_retrieval.gallery.querying.QueryModel.embed_file`]. See
+            [`~scalar_retrieval.gallery.querying.query_like`]; scales and offsets, which fit modalities to words, are
+            not used then.
         modalities (`list[str]`, *optional*): the modalities to use, by default all; clips that have none of them are
             not found.
-        allowed (`torch.BoolTensor` of shape `(N,)`, or [`~gallery.filters.Filter`], *optional*): which clips may
-            be found, in gallery order, or the conditions that they must meet.
+        allowed (`torch.BoolTensor` of shape `(N,)`, or [`~scalar_retrieval.gallery.filters.Filter`], *optional*):
+            which clips may be found, in gallery order, or the conditions that they must meet.
         per_file (`bool`): in a gallery of windows, return each file once, with its best window.
         unique (`bool`): return files with the same content once, as the first of them that is allowed; for windows,
             those at the same seconds. `Hit.copies` are the others.
         rerank (`int`, *optional*): for texts, number of first hits that the model's cross-encoder reorders, for which
-            it reads their files again: the second stage of [`~gallery.reranking`].
+            it reads their files again: the second stage of [`~scalar_retrieval.gallery.reranking`].
         fusion_weight (`float`, *optional*): in the second stage, order by the score plus this weight times the match,
             instead of the match alone.
         inside (`str`, *optional*): the one file whose windows may be found.
@@ -162,7 +166,8 @@ def search(
     Returns:
         [`Hits`] for one text or clip; [`HitLists`], a list of `Hits`, for several queries. Best first, equal scores in
         gallery order. They can be printed, and shown in notebooks. Their `matches_well` is None except for queries to
-        all clips, scored like the gallery, if the score of a match was fitted ([`~gallery.described.LEAST_SCORE`]).
+        all clips, scored like the gallery, if the score of a match was fitted
+        ([`~scalar_retrieval.gallery.described.LEAST_SCORE`]).
 
     Raises:
         KeyError: there is no clip `like`.
@@ -328,10 +333,11 @@ class FolderClip(Clip):
 
 class FolderSearcher:
     """
-    The search of a gallery in a folder; it needs no preparation. It is a [`~gallery.searcher.Searcher`].
+    The search of a gallery in a folder; it needs no preparation. It is a
+    [`~scalar_retrieval.gallery.searcher.Searcher`].
 
     Args:
-        gallery ([`~gallery.contents.Contents`]): as it was opened.
+        gallery ([`~scalar_retrieval.gallery.contents.Contents`]): as it was opened.
         device (`str` or `torch.device`): on a device such as `"cuda"`, what is ranked is copied into its memory, 6
             bytes per clip and dimension in float16; this pays off for many searches. `"cpu"` reads it from the files.
     """
@@ -363,7 +369,7 @@ class FolderSearcher:
         return ClipFacts(self.gallery, self.clip_words)
 
     def clip_named(self, name: str) -> str:
-        """Find a clip by name: [`~gallery.contents.Contents.clip_named`]."""
+        """Find a clip by name: [`~scalar_retrieval.gallery.contents.Contents.clip_named`]."""
         return self.gallery.clip_named(name)
 
     def current(self) -> "FolderSearcher":
@@ -410,7 +416,8 @@ class FolderSearcher:
     # Ranking -------------------------------------------------------------------------------------------------------
 
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
-        """Find the exact k best clips of each query, `(Q, D)` of unit norm: see [`~gallery.searcher.Searcher`]."""
+        """Find the exact k best clips of each query, `(Q, D)` of unit norm: see
+        [`~scalar_retrieval.gallery.searcher.Searcher`]."""
         gallery = self.gallery
         queries = check_vectors(queries, gallery.dim)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options

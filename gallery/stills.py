@@ -1,14 +1,15 @@
 """Still pictures of the clips of a gallery: JPEG files of a few kB in its folder `stills`, made while it is indexed.
 
-The name of each is the hash of what the clip is read from, as for transcripts (see [`~gallery.transcripts`]), followed
-by the start in seconds if it is a window. Exact copies share pictures, and files that are moved keep theirs.
+The name of each is the hash of what the clip is read from, as for transcripts (see
+[`~scalar_retrieval.gallery.transcripts`]), followed by the start in seconds if it is a window. Exact copies share
+pictures, and files that are moved keep theirs.
 """
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gallery.files import naming
-from gallery.published import lies_in_gallery
+from .files import naming
+from .published import lies_in_gallery
 
 FOLDER = "stills"
 _WINDOW = "@"  # which no hash contains

@@ -1,5 +1,5 @@
 """Tables on disk that grow at the cost of what is new, and change completely or not at all: their format, and how they
-are read. [`~gallery.writing`] changes them.
+are read. [`~scalar_retrieval.gallery.writing`] changes them.
 
 A folder holds a manifest, `gallery.json`, and a folder for each table. A table is a list of shards: Arrow files that
 never change once the manifest names them. A commit writes new shards and then replaces the manifest, which is the
@@ -7,8 +7,8 @@ moment it takes effect. If it is killed before, the folder keeps its old state, 
 written. Rows are removed by a small file that lists them. Commits join small shards, so that their number stays small.
 
 Each table's folder is also a data set for `datasets.load_from_disk`. That view is derived from the manifest, like a
-copy of the manifest itself, from which [`~gallery.repair.repair`] restores it; it shows removed rows until the gallery
-is made compact.
+copy of the manifest itself, from which [`~scalar_retrieval.gallery.repair.repair`] restores it; it shows removed rows
+until the gallery is made compact.
 """
 
 import hashlib
@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from commands.schema import check_value, count, nothing, text
-from gallery.files import read_json, sha256_of, without_infinity
-from gallery.rows import check_layout
+from scalar_retrieval.commands.schema import check_value, count, nothing, text
+
+from .files import read_json, sha256_of, without_infinity
+from .rows import check_layout
 
 MANIFEST = "gallery.json"
 COPY = "gallery-copy.json"

@@ -2,7 +2,7 @@
 
 `talk.mp4#t=30,60` is the part between these seconds, `talk.mp4#t=60` the rest of the file, as in URLs of media (W3C,
 Media Fragments). A file that fits into one window is a clip under its own name. Windows have the same length, or end
-where chapters or scenes do, see [`~gallery.scenes`].
+where chapters or scenes do, see [`~scalar_retrieval.gallery.scenes`].
 """
 
 import math

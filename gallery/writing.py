@@ -1,4 +1,4 @@
-"""The one process that may change the tables of a folder in the format of [`~gallery.storage`]."""
+"""The one process that may change the tables of a folder in the format of [`~scalar_retrieval.gallery.storage`]."""
 
 import io
 import os
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gallery.files import locked, naming, read_json, sha256_of, sync_folder, write_json, write_whole
-from gallery.storage import (
+from .files import locked, naming, read_json, sha256_of, sync_folder, write_json, write_whole
+from .storage import (
     COPY,
     DERIVED,
     KEYS,

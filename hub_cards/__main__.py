@@ -3,7 +3,7 @@
 Libraries are imported inside the commands, so that `--help` is quick.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import logging
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from importlib import import_module
 
 import typer
 
-from commands.errors import Commands, run_command
-from commands.options import command_of
-from commands.texts import print_lines, print_message
+from scalar_retrieval.commands.errors import Commands, run_command
+from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, Push, SpacePush
 
@@ -52,7 +52,7 @@ _command("metric", MetricPush, "Publish a metric as a Space, for evaluate.load."
 _command("space", SpacePush, "Publish the search of a published gallery as a Space.")
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m hub_cards") -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m scalar_retrieval.hub_cards") -> None:
     """Run the command line, by default with the arguments of this process, and exit."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     app(arguments, prog_name=prog)

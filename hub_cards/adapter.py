@@ -4,8 +4,8 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
 
-from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .evidence.evaluations import identifier
@@ -74,8 +74,8 @@ def stage_adapter(source: Path, folder: Path, base: PublishedModel, results: lis
     Args:
         source (`Path`): the folder of a run, with the adapter, its configuration and processor.
         folder (`Path`): an empty folder.
-        base ([`~hub_cards.publishing.PublishedModel`]): the base on the Hub, see [`find_base`].
-        results: see [`~hub_cards.trained.stage_beside_weights`].
+        base ([`~scalar_retrieval.hub_cards.publishing.PublishedModel`]): the base on the Hub, see [`find_base`].
+        results: see [`~scalar_retrieval.hub_cards.trained.stage_beside_weights`].
 
     Raises:
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
@@ -92,7 +92,8 @@ def stage_adapter(source: Path, folder: Path, base: PublishedModel, results: lis
 def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     """
     Write the card of an adapter from the staged files in `folder`: `adapter_config.json`, which names the base and its
-    commit, `adapter_model.safetensors`, and the inputs of [`~hub_cards.model.model_card`]. Errors are as there.
+    commit, `adapter_model.safetensors`, and the inputs of [`~scalar_retrieval.hub_cards.model.model_card`]. Errors are
+    as there.
     """
     data, variables = card_inputs(folder, repo_id, "adapter_model*.safetensors")
     adapter = read_json(folder / "adapter_config.json")

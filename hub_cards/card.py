@@ -15,8 +15,8 @@ import yaml
 from huggingface_hub import CardData, RepoCard
 from huggingface_hub.utils import yaml_dump
 
-from modeling_scalar.light_model import LIGHT_PACKAGES
-from modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.modeling_scalar.light_model import LIGHT_PACKAGES
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 
 from .markdown import code, table, text
 
@@ -108,9 +108,9 @@ def render(kind: str, data: CardData | Mapping[str, Any], details: Details, **va
     """
     Write the README.md of a kind with the template of its name, and the front matter of `data` and `details`.
 
-    A template can use `details`, and `text`, `code` and `table` of [`hub_cards.markdown`], also as filters. A variable
-    without a value is an error. `{% include "_kept.md.jinja" %}` is the section for manual text; every template needs
-    it, once.
+    A template can use `details`, and `text`, `code` and `table` of [`scalar_retrieval.hub_cards.markdown`], also as
+    filters. A variable without a value is an error. `{% include "_kept.md.jinja" %}` is the section for manual text;
+    every template needs it, once.
     """
     variables |= {"details": details, "kept_begin": KEPT_BEGIN, "kept_end": KEPT_END}
     body = render_text(f"{kind}.md.jinja", **variables)

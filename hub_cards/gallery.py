@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 from huggingface_hub import DatasetCardData, HfApi
 
-from gallery.file_state import clip_sha256
-from gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
-from gallery.published import MEDIA
-from gallery.rows import lists_of
-from gallery.storage import MANIFEST, read_manifest
-from gallery.transcripts import KINDS, Transcripts
-from modeling_scalar.media_scalar import check_content, find_sidecar
-from modeling_scalar.model_identity import LIGHT, identify, is_light
-from modeling_scalar.scores_scalar import ScoreOptions
+from scalar_retrieval.gallery.file_state import clip_sha256
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
+from scalar_retrieval.gallery.published import MEDIA
+from scalar_retrieval.gallery.rows import lists_of
+from scalar_retrieval.gallery.storage import MANIFEST, read_manifest
+from scalar_retrieval.gallery.transcripts import KINDS, Transcripts
+from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 
 from .card import Details, render
 from .markdown import code
@@ -169,8 +169,9 @@ def stage_gallery(source: Path, folder: Path, model: PublishedModel | None = Non
     Args:
         source (`Path`): a gallery, such as one by `scalar index` or `scalar eval embed`.
         folder (`Path`): a new or empty folder.
-        model ([`~hub_cards.publishing.PublishedModel`], *optional*): the model on the Hub that computed the vectors.
-            By default the card names the model as the source does, as one that is not on the Hub.
+        model ([`~scalar_retrieval.hub_cards.publishing.PublishedModel`], *optional*): the model on the Hub that
+            computed the vectors. By default the card names the model as the source does, as one that is not on the
+            Hub.
         media (`bool`): also publish the media files, the subtitle files next to them, and their transcripts.
 
     Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
 
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .publishing import Kind
@@ -20,7 +20,7 @@ def stage_model(source: Path, folder: Path, results: list[Path] | None = None) -
     Args:
         source (`Path`): a folder with a model and its processor.
         folder (`Path`): an empty folder.
-        results: see [`~hub_cards.trained.stage_beside_weights`].
+        results: see [`~scalar_retrieval.hub_cards.trained.stage_beside_weights`].
 
     Raises:
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.

@@ -19,8 +19,8 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Re
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from gallery.files import read_json, write_json
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, read_card
 from .errors import PublishError, explained
@@ -177,7 +177,8 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
     Stage files, write their card, and commit both; a dry run writes both into a folder.
 
     Args:
-        settings ([`~hub_cards.settings.Push`]): settings of this kind: what is published, where to, and how.
+        settings ([`~scalar_retrieval.hub_cards.settings.Push`]): settings of this kind: what is published, where to,
+            and how.
         kind ([`Kind`]): the kind.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 

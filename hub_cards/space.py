@@ -6,10 +6,10 @@ from typing import Any
 
 from huggingface_hub import HfApi, SpaceCardData
 
-from gallery.described import check_metadata
-from gallery.files import read_json
-from gallery.storage import MANIFEST
-from modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.gallery.described import check_metadata
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.storage import MANIFEST
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 
 from .card import Details, render, render_text
 from .errors import explained

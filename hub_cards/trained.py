@@ -15,12 +15,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from gallery.files import read_json, write_json
-from modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
-from modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
-from modeling_scalar.loading import load_config, load_processor
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, ScoreOptions, find_method, method_title
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
+from scalar_retrieval.modeling_scalar.loading import load_config, load_processor
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    CALIBRATION,
+    METHODS,
+    ScoreOptions,
+    find_method,
+    method_title,
+)
 
 from .evidence.evaluations import (
     check_weights,
@@ -39,7 +45,7 @@ OWNED = (
     *("*_scalar.py", "modeling_beats.py", "recipe.json", "training.json", "emissions.json"),
     *("results/*/results.json", "results/*/results.png"),
 )
-"""The files that a push of a model writes, see [`~hub_cards.publishing.Kind`]."""
+"""The files that a push of a model writes, see [`~scalar_retrieval.hub_cards.publishing.Kind`]."""
 
 _FIGURE = "results.png"
 _TAGS = ("video-retrieval", "text-to-video-retrieval", "multimodal")

@@ -23,9 +23,9 @@ from torch import nn
 from transformers import AutoTokenizer
 from typer import Option
 
-from commands.errors import user_errors
-from commands.options import command_of
-from commands.texts import print_lines
+from scalar_retrieval.commands.errors import user_errors
+from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.texts import print_lines
 
 from .configuration_scalar import ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
@@ -352,7 +352,9 @@ def convert_vast(config: ConvertConfig) -> None:
             print_lines("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m modeling_scalar.convert_vast_to_hf") -> None:
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m scalar_retrieval.modeling_scalar.convert_vast_to_hf"
+) -> None:
     """Run the command line, by default with the arguments of this process, and exit."""
     app(arguments, prog_name=prog)
 

@@ -33,7 +33,7 @@ _ROUTER = {
         TEXT_PART: f"{_MODULES}.transformer.Transformer",
         "text_1_Pooling": f"{_TEXT_MODULES}.pooling.Pooling",
         "text_2_Normalize": f"{_MODULES}.normalize.Normalize",
-        _PICTURE_PART: "modeling_scalar.picture_tagger.PictureTagger",
+        _PICTURE_PART: "scalar_retrieval.modeling_scalar.picture_tagger.PictureTagger",
     },
     "structure": {
         "text": [TEXT_PART, "text_1_Pooling", "text_2_Normalize"],
@@ -103,7 +103,7 @@ def light_folder() -> Path:
     # One folder for each pair of versions.
     made_of = "-".join(version(name) for name in LIGHT_PACKAGES)
     cache = cached_assets_path("scalar-retrieval", "light")
-    folder = cache / f"1-{made_of}"  # a later layout has another number
+    folder = cache / f"2-{made_of}"  # a later layout has another number
     if not folder.is_dir():
         # Written elsewhere and renamed, so that it is complete or absent.
         with TemporaryDirectory(dir=cache) as made:

@@ -671,8 +671,8 @@ class _VideoReader:
 class MediaReader:
     """Opens files for a processor, in this process: for trusted files.
 
-    A file that makes FFmpeg crash or use all memory affects this process. [`~gallery.decoding.SandboxedReader`]
-    reads the same in other processes, within limits.
+    A file that makes FFmpeg crash or use all memory affects this process.
+    [`~scalar_retrieval.gallery.decoding.SandboxedReader`] reads the same in other processes, within limits.
 
     All methods raise FileNotFoundError if the file does not exist; MediaError if it is not a regular file of a known
     format, fewer packets came than the container promises, or decoding fails; ImportError if PyAV is not installed.

@@ -165,7 +165,7 @@ class ScalarProcessor(ProcessorMixin):
 
     Attributes:
         reader ([`MediaReader`]): Opens files, by default in this process. It is not saved. For untrusted files set
-            `processor.reader = gallery.decoding.SandboxedReader()`.
+            `processor.reader = scalar_retrieval.gallery.decoding.SandboxedReader()`.
     """
 
     reader = MediaReader()

@@ -1,4 +1,5 @@
 """Search a gallery of one's own videos by text: `scalar index`, `query` and more.
 
-Nothing is imported here, so that the command line answers quickly; use `from gallery.gallery import Gallery`.
+Nothing is imported here, so that the command line answers quickly; use `from scalar_retrieval.gallery.gallery import
+Gallery`.
 """

@@ -3,7 +3,7 @@
 Libraries are imported inside the commands, so `--help` is quick.
 """
 
-import commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
+import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 import json
 import os
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commands.errors import Commands, run_command
-from commands.options import command_of
-from commands.texts import print_lines, print_message
+from scalar_retrieval.commands.errors import Commands, run_command
+from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .addresses import TableAddress, is_address
 from .settings import (
@@ -36,10 +36,10 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
-    from gallery.gallery import GalleryWriter
-    from gallery.hits import Hits
-    from gallery.querying import Likeness, QueryModel
-    from gallery.searcher import Searcher
+    from scalar_retrieval.gallery.gallery import GalleryWriter
+    from scalar_retrieval.gallery.hits import Hits
+    from scalar_retrieval.gallery.querying import Likeness, QueryModel
+    from scalar_retrieval.gallery.searcher import Searcher
 
 app = typer.Typer(
     cls=Commands, help="Search your own videos by text.", no_args_is_help=True, add_completion=False,
@@ -50,7 +50,7 @@ app = typer.Typer(
 @command_of(app, IndexConfig)
 def index(config: IndexConfig) -> None:
     """Embed new and changed files into a gallery; clips of other files stay."""
-    from gallery.gallery import Gallery
+    from scalar_retrieval.gallery.gallery import Gallery
 
     from .index_folder import index_folder
     from .states import Status
@@ -69,10 +69,10 @@ def query(config: QueryConfig) -> None:
     """Print the best clips for each query, with the weight of each modality."""
     if config.service is not None:
         return _query_service(config)
-    from gallery.filters import Filter
-    from gallery.hits import remarks_of
-    from gallery.querying import load_query_model
-    from gallery.searching import search
+    from scalar_retrieval.gallery.filters import Filter
+    from scalar_retrieval.gallery.hits import remarks_of
+    from scalar_retrieval.gallery.querying import load_query_model
+    from scalar_retrieval.gallery.searching import search
 
     searcher = open_searcher(config.gallery)
     known = searcher.described.modalities
@@ -129,7 +129,7 @@ def _query_service(config: QueryConfig) -> None:
 
 def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> "str | Likeness":
     """The clip of the gallery with a name, or the embedding of a file that is not in it."""
-    from gallery.described import NoClipError
+    from scalar_retrieval.gallery.described import NoClipError
 
     try:
         return searcher.clip_named(name)
@@ -158,7 +158,7 @@ def _as_json(hits: "Hits", config: QueryConfig) -> dict:
 @command_of(app, PushConfig)
 def push(config: PushConfig) -> None:
     """Copy a gallery into a table of PostgreSQL; only what is new, changed or removed is sent."""
-    from gallery.gallery import Gallery
+    from scalar_retrieval.gallery.gallery import Gallery
 
     from .push import push as push_gallery
 
@@ -191,8 +191,8 @@ def serve(config: ServeConfig) -> None:
             "to let anybody search."
         )
     with closing(listen(config.host, config.port)) as listener:
-        from gallery.published import name_of
-        from gallery.querying import load_query_model
+        from scalar_retrieval.gallery.published import name_of
+        from scalar_retrieval.gallery.querying import load_query_model
 
         from .service.app import build_app
         from .service.archive import Archive
@@ -215,10 +215,10 @@ def serve(config: ServeConfig) -> None:
 @command_of(app, InfoConfig)
 def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
-    # Not `gallery.gallery`: this needs no vectors, and so no torch, which loads for a second.
-    from gallery.contents import Contents
-    from gallery.transcripts import Transcripts
-    from gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
+    # Not `scalar_retrieval.gallery.gallery`: this needs no vectors, and so no torch, which loads for a second.
+    from scalar_retrieval.gallery.contents import Contents
+    from scalar_retrieval.gallery.transcripts import Transcripts
+    from scalar_retrieval.gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
 
     opened = Contents.open(config.gallery)
     # What is embedded, and by which model
@@ -271,7 +271,7 @@ def verify(config: VerifyConfig) -> None:
 
         print_lines(f"{verify_table(TableAddress.parse(config.gallery))} clips are intact.")
         return
-    from gallery.gallery import verify_gallery
+    from scalar_retrieval.gallery.gallery import verify_gallery
 
     opened, num_bytes = verify_gallery(config.gallery)
     print_lines(f"{len(opened)} clips in {num_bytes / 1e6:.1f} MB are intact.")
@@ -280,8 +280,8 @@ def verify(config: VerifyConfig) -> None:
 @command_of(app, GalleryConfig)
 def repair(config: GalleryConfig) -> None:
     """Restore the intact parts of a damaged gallery; damaged files are moved to its folder `damaged`."""
-    from gallery.gallery import Gallery
-    from gallery.repair import repair as repair_gallery
+    from scalar_retrieval.gallery.gallery import Gallery
+    from scalar_retrieval.gallery.repair import repair as repair_gallery
 
     lines = repair_gallery(config.gallery)
     print_lines(*lines, f"{config.gallery} is intact: {len(Gallery.open(config.gallery))} clips.")
@@ -290,11 +290,11 @@ def repair(config: GalleryConfig) -> None:
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
     """The writer of an existing gallery."""
-    from gallery.contents import is_gallery
+    from scalar_retrieval.gallery.contents import is_gallery
 
     if not is_gallery(folder):  # a writer would make one
         raise FileNotFoundError(f"There is no gallery in {str(folder)!r}.")
-    from gallery.gallery import GalleryWriter
+    from scalar_retrieval.gallery.gallery import GalleryWriter
 
     with GalleryWriter(folder) as writer:
         yield writer
@@ -319,7 +319,7 @@ def compact(config: GalleryConfig) -> None:
     print_lines(f"{config.gallery} is compact: {num_files} file{'' if num_files == 1 else 's'}.")
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m search") -> None:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m scalar_retrieval.search") -> None:
     """Run the command line, by default that of this process, and exit."""
     app(arguments, prog_name=prog)
 

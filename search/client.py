@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from commands.schema import check_value, count, flag, number, parse_json, text
+from scalar_retrieval.commands.schema import check_value, count, flag, number, parse_json, text
 
 from .settings import CONDITIONS, TOKEN_VARIABLE, QueryConfig, read_token
 
@@ -67,7 +67,7 @@ class _Service:
 
         Args:
             path (`str`), body (`dict`, *optional*): what is called; with a body, by POST.
-            expected (`dict`): a description of the answer, see [`~commands.schema`].
+            expected (`dict`): a description of the answer, see [`~scalar_retrieval.commands.schema`].
 
         Raises:
             OSError: the service does not answer.
@@ -147,7 +147,7 @@ def _clock(seconds: float) -> str:
 
 
 def lines_of(query: str, answer: dict[str, Any]) -> Sequence[str]:
-    """The hits of an answer as lines for a terminal, not yet escaped by [`~commands.texts.plain`]."""
+    """The hits of an answer as lines for a terminal, not yet escaped by [`~scalar_retrieval.commands.texts.plain`]."""
     lines = [f"query: {query}"]
     for hit in answer["hits"]:
         # Rank, score and name, and of a part of a file its times

@@ -19,13 +19,14 @@ from typing import Any
 from distributed import Client, Future, KilledWorker, get_worker, wait
 from distributed.client import ClosedClientError
 
-from gallery.decoding import tolerant
-from gallery.embedding import Embedded, embed_clips, in_batches, read_batches
-from modeling_scalar.model_identity import default_device, identify
-from search.reading import Findings, Job, Reader, record_of
-from search.screen import Screen
-from search.setup import Loaded, Setup, load
-from search.speech import Speech
+from scalar_retrieval.gallery.decoding import tolerant
+from scalar_retrieval.gallery.embedding import Embedded, embed_clips, in_batches, read_batches
+from scalar_retrieval.modeling_scalar.model_identity import default_device, identify
+
+from .reading import Findings, Job, Reader, record_of
+from .screen import Screen
+from .setup import Loaded, Setup, load
+from .speech import Speech
 
 _PATIENCE = 30.0  # seconds to wait for a scheduler and its first worker
 _REPLACED = 300.0  # seconds to wait for another worker when all are gone
@@ -93,7 +94,7 @@ def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job]) -> Embedded:
 
 class Cluster:
     """
-    Workers of Dask that read and embed files for an [`~search.indexing.Indexer`].
+    Workers of Dask that read and embed files for an [`~scalar_retrieval.search.indexing.Indexer`].
 
     They must see the files, the model and the gallery's folder under the same paths, and have this package installed.
     If workers declare the resource `GPU`, batches go to these alone, and each takes one of it.
@@ -168,8 +169,8 @@ class Cluster:
         Read and embed files in batches, in order.
 
         Args:
-            setup ([`~search.setup.Setup`]): how.
-            jobs (iterable of [`~search.reading.Job`]): what to read; consumed lazily.
+            setup ([`~scalar_retrieval.search.setup.Setup`]): how.
+            jobs (iterable of [`~scalar_retrieval.search.reading.Job`]): what to read; consumed lazily.
             batch_size (`int`): jobs per batch.
 
         Raises:

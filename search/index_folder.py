@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from commands.texts import print_message
-from gallery.columns import check_modality
-from gallery.contents import is_gallery
-from gallery.decoding import Limits
-from gallery.described import LIMITS, reading_of
-from gallery.file_lists import is_table
-from gallery.gallery import Gallery, GalleryWriter, check_writable
-from gallery.provenance import pending_download, provenance_of
-from gallery.transcripts import SCREEN, SPEECH, Transcripts
-from gallery.windows import LONGEST_SCENE, SCENES, SEGMENT
-from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, default_device, identify, is_light, model_summary
-from modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.commands.texts import print_message
+from scalar_retrieval.gallery.columns import check_modality
+from scalar_retrieval.gallery.contents import is_gallery
+from scalar_retrieval.gallery.decoding import Limits
+from scalar_retrieval.gallery.described import LIMITS, reading_of
+from scalar_retrieval.gallery.file_lists import is_table
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
+from scalar_retrieval.gallery.provenance import pending_download, provenance_of
+from scalar_retrieval.gallery.transcripts import SCREEN, SPEECH, Transcripts
+from scalar_retrieval.gallery.windows import LONGEST_SCENE, SCENES, SEGMENT
+from scalar_retrieval.modeling_scalar.model_identity import (
+    LIGHT,
+    LIGHT_MODALITIES,
+    default_device,
+    identify,
+    is_light,
+    model_summary,
+)
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .indexing import Indexer
 from .reading import default_workers, memory_of_decoders
@@ -218,7 +225,7 @@ def index_folder(config: "IndexConfig") -> Report:
     Embed new and changed files into a gallery.
 
     Args:
-        config ([`~search.settings.IndexConfig`]): what to index, and how.
+        config ([`~scalar_retrieval.search.settings.IndexConfig`]): what to index, and how.
 
     Returns:
         The state of every file.

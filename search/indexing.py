@@ -1,8 +1,8 @@
 """Indexing: embed new and changed files into a gallery, and report the state of every file.
 
 - A file is embedded again only when its content changes. What cannot be read is recorded, never dropped.
-- [`Indexer.update`] has four steps: find the files that are gone, choose those to read, read ([`~search.reading`]) and
-  embed them, and commit each batch.
+- [`Indexer.update`] has four steps: find the files that are gone, choose those to read, read
+  ([`~scalar_retrieval.search.reading`]) and embed them, and commit each batch.
 """
 
 import math
@@ -20,25 +20,36 @@ from uuid import uuid4
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from commands.texts import plain
-from gallery.decoding import IN_PART, LimitError, tolerant
-from gallery.embedding import Embedded, embed_batches, in_batches
-from gallery.file_state import clip_stat, mark_of, unchanged_since
-from gallery.gallery import GalleryWriter, MediaFile
-from gallery.scenes import scene_windows
-from gallery.transcripts import SCREEN
-from gallery.windows import PARTLY, SCENES, SEGMENT, UNFINISHED, Place, clip_id_of, is_nothing, windows_of
-from modeling_scalar.media_scalar import Window
-from search.reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
-from search.screen import RapidOcrReader, Screen
-from search.sources import title_of_name
-from search.speech import Speech
-from search.states import FileState, Report, Status
-from search.vanished import deleted, is_gone
+from scalar_retrieval.commands.texts import plain
+from scalar_retrieval.gallery.decoding import IN_PART, LimitError, tolerant
+from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
+from scalar_retrieval.gallery.file_state import clip_stat, mark_of, unchanged_since
+from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
+from scalar_retrieval.gallery.scenes import scene_windows
+from scalar_retrieval.gallery.transcripts import SCREEN
+from scalar_retrieval.gallery.windows import (
+    PARTLY,
+    SCENES,
+    SEGMENT,
+    UNFINISHED,
+    Place,
+    clip_id_of,
+    is_nothing,
+    windows_of,
+)
+from scalar_retrieval.modeling_scalar.media_scalar import Window
+
+from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
+from .screen import RapidOcrReader, Screen
+from .sources import title_of_name
+from .speech import Speech
+from .states import FileState, Report, Status
+from .vanished import deleted, is_gone
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import ScalarProcessor
-    from search.recognizers import Recognizer
+    from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
+
+    from .recognizers import Recognizer
 
 _BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # for files read in windows
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
@@ -194,9 +205,10 @@ class _Update:
     One update: finds the files that are gone, chooses those to read, and reports the others.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]), reader ([`~search.reading.Reader`]): of the [`Indexer`].
+        writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]), reader
+            ([`~scalar_retrieval.search.reading.Reader`]): of the [`Indexer`].
         files (`list[str]`), texts (`dict`): what is indexed, see [`Indexer.update`].
-        report ([`~search.states.Report`]): gets the states.
+        report ([`~scalar_retrieval.search.states.Report`]): gets the states.
     """
 
     def __init__(
@@ -434,30 +446,32 @@ class Indexer:
     Updates a gallery from files; every batch is committed once it is embedded.
 
     If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
-    [`~gallery.windows`]); with `"scenes"`, at chapters or scene changes. An interrupted run continues there.
+    [`~scalar_retrieval.gallery.windows`]); with `"scenes"`, at chapters or scene changes. An interrupted run continues
+    there.
 
     A stream that cannot be decoded counts as absent. A file in which nothing can be read is reported, left out, and
     not tried again until it changes or a limit that it exceeded is raised. A file in which nothing is found is tried
     again once there is a further recogniser.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
+        writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
         model, processor: of the gallery, see [`~modeling_scalar.load_model`].
-        recognizer ([`~search.recognizers.Recognizer`], *optional*): transcribes clips that have sound but no
-            subtitles. Existing transcripts are used without it, too.
-        line_reader ([`~search.screen.RapidOcrReader`], *optional*): reads on-screen text, if the gallery has the
-            modality `screen`. Existing readings are used without it, too.
+        recognizer ([`~scalar_retrieval.search.recognizers.Recognizer`], *optional*): transcribes clips that have sound
+            but no subtitles. Existing transcripts are used without it, too.
+        line_reader ([`~scalar_retrieval.search.screen.RapidOcrReader`], *optional*): reads on-screen text, if the
+            gallery has the modality `screen`. Existing readings are used without it, too.
         batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.
         num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
             more than the number of CPUs.
-        prune (`bool`): remove clips of deleted files, see [`~search.vanished.deleted`], instead of only reporting
-            them. Clips of inaccessible files are kept.
+        prune (`bool`): remove clips of deleted files, see [`~scalar_retrieval.search.vanished.deleted`], instead of
+            only reporting them. Clips of inaccessible files are kept.
         progress (`bool`): show a progress bar on stderr.
-        embed ([`Embed`], *optional*): reads and embeds elsewhere, see [`~search.distributed.Cluster`]; by default this
-            process does.
+        embed ([`Embed`], *optional*): reads and embeds elsewhere, see
+            [`~scalar_retrieval.search.distributed.Cluster`]; by default this process does.
 
     Attributes:
-        report ([`~search.states.Report`]): the latest state of every file, even if an update was interrupted.
+        report ([`~scalar_retrieval.search.states.Report`]): the latest state of every file, even if an update was
+            interrupted.
     """
 
     def __init__(
@@ -490,7 +504,8 @@ class Indexer:
         Embed new and changed files.
 
         Args:
-            files (`list[str]`): as returned by [`~search.sources.find_files`]. Clips of other files are kept.
+            files (`list[str]`): as returned by [`~scalar_retrieval.search.sources.find_files`]. Clips of other files
+                are kept.
             texts (`dict[str, dict[str, str]]`, *optional*): texts by file and by modality. For `"subtitle"` it may be
                 the path of a subtitle file.
             unlisted (`list[str]`): folders that could not be listed: nothing below them counts as gone.

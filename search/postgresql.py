@@ -34,19 +34,25 @@ import psycopg
 import torch
 from psycopg import sql
 
-from commands.schema import check_value, count, nothing, parse_json, size, whole
-from gallery.columns import check_modality
-from gallery.cues import subtitle_cues
-from gallery.described import Described, NoClipError, check_metadata, modalities_in
-from gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
-from gallery.folding import folded
-from gallery.hits import Hits, Texts
-from gallery.querying import check_vectors
-from gallery.searcher import Clip, Scoring, Selection, UnsupportedError
-from gallery.searching import are_selected
-from gallery.transcripts import Cue
-from gallery.windows import Place, place_of_clip
-from modeling_scalar.scores_scalar import MIN_NORM, WEIGHING, ScoreOptions, exact_scores, paired_weights
+from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
+from scalar_retrieval.gallery.columns import check_modality
+from scalar_retrieval.gallery.cues import subtitle_cues
+from scalar_retrieval.gallery.described import Described, NoClipError, check_metadata, modalities_in
+from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
+from scalar_retrieval.gallery.folding import folded
+from scalar_retrieval.gallery.hits import Hits, Texts
+from scalar_retrieval.gallery.querying import check_vectors
+from scalar_retrieval.gallery.searcher import Clip, Scoring, Selection, UnsupportedError
+from scalar_retrieval.gallery.searching import are_selected
+from scalar_retrieval.gallery.transcripts import Cue
+from scalar_retrieval.gallery.windows import Place, place_of_clip
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    MIN_NORM,
+    WEIGHING,
+    ScoreOptions,
+    exact_scores,
+    paired_weights,
+)
 
 from .addresses import TableAddress
 
@@ -65,7 +71,7 @@ FACTS = {
     "_all_words": "boolean",
 }
 """What is known of a clip, other than its vectors; NULL where unknown. `_changed` is in microseconds from 1970, and
-`_words` as from [`~gallery.folding.folded`]."""
+`_words` as from [`~scalar_retrieval.gallery.folding.folded`]."""
 
 OWN_COLUMNS = {
     "_node": "text",
@@ -682,7 +688,7 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
 
 class TableSearcher:
     """
-    A table as a [`~gallery.searcher.Searcher`]: exact, with every filter.
+    A table as a [`~scalar_retrieval.gallery.searcher.Searcher`]: exact, with every filter.
 
     Args:
         table ([`Table`]): which it searches.
@@ -720,8 +726,8 @@ class TableSearcher:
         Args:
             queries (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
             k (`int`): number of hits.
-            scoring ([`~gallery.searcher.Scoring`]): only the score `"scalar"`.
-            among ([`~gallery.searcher.Selection`]): without `mask` and `unique`.
+            scoring ([`~scalar_retrieval.gallery.searcher.Scoring`]): only the score `"scalar"`.
+            among ([`~scalar_retrieval.gallery.searcher.Selection`]): without `mask` and `unique`.
 
         Raises:
             UnsupportedError: only a gallery in a folder can do this.
@@ -800,8 +806,8 @@ class _Ranking:
 
     Args:
         searcher ([`TableSearcher`]), connection (`psycopg.Connection`): of the snapshot.
-        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]), among ([`~gallery.searcher.Selection`]): how clips
-            are scored, and which.
+        options ([`~scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions`]), among
+            ([`~scalar_retrieval.gallery.searcher.Selection`]): how clips are scored, and which.
     """
 
     def __init__(

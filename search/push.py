@@ -21,12 +21,12 @@ import pyarrow as pa
 from psycopg import sql
 from tqdm import tqdm
 
-from gallery.columns import embeds_of, presence_of
-from gallery.described import LEAST_SCORE, MODALITIES
-from gallery.filters import _NO_DATE
-from gallery.gallery import Gallery
-from gallery.rows import texts_of
-from gallery.windows import SEGMENT
+from scalar_retrieval.gallery.columns import embeds_of, presence_of
+from scalar_retrieval.gallery.described import LEAST_SCORE, MODALITIES
+from scalar_retrieval.gallery.filters import _NO_DATE
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.rows import texts_of
+from scalar_retrieval.gallery.windows import SEGMENT
 
 from .addresses import TableAddress
 from .postgresql import (
@@ -142,7 +142,8 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statem
     Make the tables of a gallery.
 
     Args:
-        table ([`~search.postgresql.Table`]), pushed ([`~search.postgresql.Pushed`]): where, and for what.
+        table ([`~scalar_retrieval.search.postgresql.Table`]), pushed ([`~scalar_retrieval.search.postgresql.Pushed`]):
+            where, and for what.
         nodes (`list[str]`): servers with the same database and user, `HOST` or `HOST:PORT`; without them, one table
             at the address.
         print_statement (`Callable`): with nodes, is given each statement, without passwords.
@@ -200,7 +201,8 @@ def push(
     gallery no longer has. Rows that others changed or added are replaced or removed.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]), address ([`~search.addresses.TableAddress`]).
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]), address
+        ([`~scalar_retrieval.search.addresses.TableAddress`]).
         nodes (`list[str]`): of a new table, the servers that it is partitioned over, see [`make_tables`].
         print_statement (`Callable`): with nodes, is given every statement that makes tables, without passwords.
 
@@ -231,7 +233,7 @@ class _Push:
         self.report = PushReport()
 
     def execute(self, statement: str, values: Any = None) -> list[tuple]:
-        """Run a statement, see [`~search.postgresql.Table.run`]."""
+        """Run a statement, see [`~scalar_retrieval.search.postgresql.Table.run`]."""
         return self.table.run(self.connection, statement, values)
 
     def run(self) -> PushReport:

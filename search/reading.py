@@ -20,21 +20,22 @@ import numpy as np
 import torch
 from PIL import Image
 
-from commands.schema import check_value, count, flag, text
-from gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
-from gallery.embedding import Embedded
-from gallery.file_state import clip_sha256, clip_stat, pieces_of
-from gallery.rows import MediaFile, is_hash
-from gallery.transcripts import SCREEN
-from gallery.windows import NOTHING, SLIVER, clip_id_of, seconds_of
-from modeling_scalar.media_scalar import Window
-from search.recognised import RecognitionError
-from search.screen import Screen
-from search.sources import further_texts, title_of_name
-from search.speech import Speech
+from scalar_retrieval.commands.schema import check_value, count, flag, text
+from scalar_retrieval.gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
+from scalar_retrieval.gallery.embedding import Embedded
+from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat, pieces_of
+from scalar_retrieval.gallery.rows import MediaFile, is_hash
+from scalar_retrieval.gallery.transcripts import SCREEN
+from scalar_retrieval.gallery.windows import NOTHING, SLIVER, clip_id_of, seconds_of
+from scalar_retrieval.modeling_scalar.media_scalar import Window
+
+from .recognised import RecognitionError
+from .screen import Screen
+from .sources import further_texts, title_of_name
+from .speech import Speech
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import Clip, ScalarProcessor
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip, ScalarProcessor
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
@@ -196,7 +197,7 @@ def check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]])
     Check what came back, from this process or from another machine, against what was asked.
 
     Args:
-        answer ([`~gallery.embedding.Embedded`]): what came.
+        answer ([`~scalar_retrieval.gallery.embedding.Embedded`]): what came.
         asked (list of `tuple`): the file and the window of each job of the batch, in order.
 
     Raises:
@@ -245,8 +246,10 @@ class Reader:
     Reads jobs, in threads.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): from [`~gallery.decoding.tolerant`].
-        speech ([`~search.speech.Speech`]), screen ([`~search.screen.Screen`]): the transcripts of the gallery.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): from
+            [`~scalar_retrieval.gallery.decoding.tolerant`].
+        speech ([`~scalar_retrieval.search.speech.Speech`]), screen ([`~scalar_retrieval.search.screen.Screen`]): the
+            transcripts of the gallery.
     """
 
     def __init__(self, processor: "ScalarProcessor", speech: Speech, screen: Screen):

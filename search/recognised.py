@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gallery.transcripts import Transcript, Transcripts
-from modeling_scalar.media_scalar import MediaError, MediaReader
+from scalar_retrieval.gallery.transcripts import Transcript, Transcripts
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 
 
 class RecognitionError(ValueError):
@@ -18,7 +18,7 @@ class Recognised(Transcripts):
 
     Args:
         gallery (`Path`): its folder.
-        kind (`str`): as in [`~gallery.transcripts.Transcripts`].
+        kind (`str`): as in [`~scalar_retrieval.gallery.transcripts.Transcripts`].
         can_make (`bool`): whether there is a recogniser. Without one, only existing transcripts are used.
 
     Attributes:
@@ -40,7 +40,7 @@ class Recognised(Transcripts):
 
         Args:
             path (`str`), sha256 (`str`): the file, and the hash of it and of the subtitles next to it.
-            reader ([`~modeling_scalar.MediaReader`]): opens the file.
+            reader ([`~scalar_retrieval.modeling_scalar.MediaReader`]): opens the file.
 
         Returns:
             The path of the transcript; `None` if there is none, or no words in it.

@@ -19,10 +19,10 @@ import torch
 from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 from transformers.utils import CONFIG_NAME
 
-from gallery.decoding import Stopped, check_not_stopped
-from gallery.files import read_json
-from gallery.transcripts import Cue
-from modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.gallery.decoding import Stopped, check_not_stopped
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.transcripts import Cue
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
 
 from .recognised import RecognitionError
 
@@ -100,7 +100,7 @@ class SpeechRecognizer:
     def __init__(self, model: str, name: str | None = None, device: torch.device = _CPU):
         from transformers import pipeline  # takes seconds to import
 
-        from modeling_scalar.loading import quietly
+        from scalar_retrieval.modeling_scalar.loading import quietly
 
         self.name = name or model
         # Only from safetensors, as a pickle could run code.
@@ -143,7 +143,8 @@ class SpeechRecognizer:
         Recognise the words of a stretch of speech.
 
         Args:
-            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most [`~search.speech.MOST_SECONDS`].
+            waveform (float32 `np.ndarray` of shape `(samples,)`): at 16 kHz, at most
+                [`~scalar_retrieval.search.speech.MOST_SECONDS`].
 
         Returns:
             The words, in order.

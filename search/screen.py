@@ -1,6 +1,7 @@
 """On-screen text of clips, such as slides and signs, read by OCR and stored with the gallery.
 
-- As in [`~search.speech`], a WebVTT file, see [`~gallery.transcripts`], which is made once.
+- As in [`~scalar_retrieval.search.speech`], a WebVTT file, see [`~scalar_retrieval.gallery.transcripts`], which is
+  made once.
 - Few frames are read, as text stays for seconds, each at a size at which people can read it.
 - A line is one cue, from the first frame that has it to the next that does not.
 """
@@ -18,9 +19,10 @@ from importlib.metadata import version
 import numpy as np
 from PIL import Image
 
-from gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
-from gallery.transcripts import SCREEN, Cue, Transcript
-from search.recognised import Recognised, RecognitionError
+from scalar_retrieval.gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
+from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcript
+
+from .recognised import Recognised, RecognitionError
 
 PACE = 2.0
 """Seconds between frames that are read."""

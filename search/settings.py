@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Exit, Option, echo
 
-from commands.extras import check_installed
-from commands.options import MODEL, READING, Given, Limit
+from scalar_retrieval.commands.extras import check_installed
+from scalar_retrieval.commands.options import MODEL, READING, Given, Limit
 
 from .addresses import TableAddress, is_address
 
 if TYPE_CHECKING:
-    from gallery.searcher import Searcher
+    from scalar_retrieval.gallery.searcher import Searcher
 
 LEAST_TEMPERATURE = 1e-6
 """The lowest temperature of modality weights."""
@@ -46,7 +46,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
 
     Args:
         place (`str`): a folder, a published gallery, or the address of a table, see
-            [`~search.addresses.TableAddress`].
+            [`~scalar_retrieval.search.addresses.TableAddress`].
         timeout (`float`): seconds that a server of PostgreSQL has for an answer.
 
     Raises:
@@ -58,7 +58,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
         from .postgresql import Table, TableSearcher
 
         return TableSearcher(Table(TableAddress.parse(place), timeout))
-    from gallery.gallery import Gallery
+    from scalar_retrieval.gallery.gallery import Gallery
 
     return Gallery.open(place).searcher
 
@@ -68,7 +68,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
 
 def _folder(path: Path) -> Path:
     """Refuse an address where a folder is expected."""
-    from gallery.published import is_published
+    from scalar_retrieval.gallery.published import is_published
 
     if is_address(str(path)):
         raise ValueError(
@@ -99,8 +99,8 @@ def _segment(text: str) -> float | Literal["scenes", "none"]:
 
 def _read_folder(path: Path) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
-    from gallery.contents import find_gallery
-    from gallery.published import is_published
+    from scalar_retrieval.gallery.contents import find_gallery
+    from scalar_retrieval.gallery.published import is_published
 
     if not is_published(path):
         _folder(path)
@@ -109,8 +109,8 @@ def _read_folder(path: Path) -> Path:
 
 def _output(path: Path) -> Path:
     """The folder of a gallery, or one that may become a gallery."""
-    from gallery.contents import is_gallery
-    from gallery.writing import check_place
+    from scalar_retrieval.gallery.contents import is_gallery
+    from scalar_retrieval.gallery.writing import check_place
 
     folder = _folder(path)
     if not is_gallery(folder):
@@ -134,7 +134,7 @@ def _read_place(place: str) -> str:
 
 def _check_place(place: str) -> str:
     """Refuse a place without a gallery; a published one is looked for when it is opened."""
-    from gallery.published import is_published
+    from scalar_retrieval.gallery.published import is_published
 
     if not is_published(place):
         _read_place(place)
@@ -151,7 +151,7 @@ def _check_paths(paths: Sequence[Path]) -> Sequence[Path]:
 
 def _check_model(model: str | None) -> str | None:
     """Refuse a name that no model has, and `light` without its packages."""
-    from modeling_scalar.model_identity import identify, is_light
+    from scalar_retrieval.modeling_scalar.model_identity import identify, is_light
 
     if model is None:
         return None
@@ -186,7 +186,7 @@ Moved = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
     """
-    Settings of `scalar index`, see [`~search.index_folder.index_folder`].
+    Settings of `scalar index`, see [`~scalar_retrieval.search.index_folder.index_folder`].
 
     Raises:
         FileNotFoundError: the speech recognition model has no possible name.
@@ -293,8 +293,8 @@ class IndexConfig:
     limit: Limit = None
 
     def __post_init__(self) -> None:
-        from gallery.decoding import Limits
-        from modeling_scalar.model_identity import identify
+        from scalar_retrieval.gallery.decoding import Limits
+        from scalar_retrieval.modeling_scalar.model_identity import identify
 
         # Wrong limits and models are reported before anything is read.
         Limits.parse(self.limit or [])
@@ -423,7 +423,7 @@ def _write_extension(folder: Path | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PushConfig:
-    """Settings of `scalar push`, see [`~search.push.push`]."""
+    """Settings of `scalar push`, see [`~scalar_retrieval.search.push.push`]."""
 
     gallery: ReadFolder
     address: Annotated[
@@ -492,7 +492,7 @@ class InfoConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveConfig:
-    """Settings of `scalar remove`, see [`~search.vanished.remove`]."""
+    """Settings of `scalar remove`, see [`~scalar_retrieval.search.vanished.remove`]."""
 
     gallery: Folder
     paths: Annotated[Sequence[Path], Argument(help="Files, and folders with everything below them, existing or not.")]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import modeling_scalar
-from gallery.decoding import Limits, sandboxed
-from gallery.embedding import configure, modalities_option
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval import modeling_scalar
+from scalar_retrieval.gallery.decoding import Limits, sandboxed
+from scalar_retrieval.gallery.embedding import configure, modalities_option
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .screen import RapidOcrReader
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import ScalarProcessor
-    from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+    from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
+    from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
     from .recognizers import Recognizer
 
@@ -34,8 +34,8 @@ class Setup:
         transcribe (`str`, *optional*): a speech recognition model, a folder or a Hub id.
         recognizer_name (`str`, *optional*): its name in transcripts; by default `transcribe`.
         read_text (`bool`): read on-screen text.
-        limits ([`~gallery.decoding.Limits`]): on reading a stream.
-        reading (`dict`): settings of the processor, see [`~gallery.described.reading_of`].
+        limits ([`~scalar_retrieval.gallery.decoding.Limits`]): on reading a stream.
+        reading (`dict`): settings of the processor, see [`~scalar_retrieval.gallery.described.reading_of`].
     """
 
     gallery: Path

@@ -1,7 +1,7 @@
 """The inputs of indexing: folders, files, and lists of files with texts.
 
-- A list is a table, see [`~gallery.file_lists`]. Its column `path`, or `video`, names a file, relative to the list's
-  folder; `subtitle` may hold its speech as text, or the path of a subtitle file.
+- A list is a table, see [`~scalar_retrieval.gallery.file_lists`]. Its column `path`, or `video`, names a file,
+  relative to the list's folder; `subtitle` may hold its speech as text, or the path of a subtitle file.
 - A column named after a modality of the gallery, such as `title`, holds its text. Other columns are counted as
   unused, and reported.
 """
@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from gallery.file_lists import is_table, read_table
-from gallery.filters import path_matcher
-from modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
-from modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.gallery.file_lists import is_table, read_table
+from scalar_retrieval.gallery.filters import path_matcher
+from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 
@@ -28,8 +28,8 @@ class FileSelection:
     are UTF-8.
 
     Args:
-        exclude (iterable of `str`): patterns of paths to skip, see [`~gallery.filters.Filter`]; folders that match are
-            skipped as a whole, and so are files that were named explicitly.
+        exclude (iterable of `str`): patterns of paths to skip, see [`~scalar_retrieval.gallery.filters.Filter`];
+            folders that match are skipped as a whole, and so are files that were named explicitly.
 
     Attributes:
         left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
@@ -161,7 +161,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
     Read a list of files.
 
     Args:
-        path (`str`): a table, see [`~gallery.file_lists`]. Its paths are relative to its folder.
+        path (`str`): a table, see [`~scalar_retrieval.gallery.file_lists`]. Its paths are relative to its folder.
         columns: names of columns, next to `subtitle`, with texts of the files.
 
     Returns:

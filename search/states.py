@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
-from gallery.gallery import Gallery
-from gallery.windows import SEGMENT
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.windows import SEGMENT
 
 
 class Status(StrEnum):

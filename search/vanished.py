@@ -5,7 +5,7 @@ import errno
 import os
 from collections.abc import Collection, Iterable
 
-from gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.gallery import GalleryWriter
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # circular links lead to no file
 
@@ -66,7 +66,7 @@ def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
     Remove the clips and records of files from a gallery, whether or not the files exist.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]): the gallery; the change is committed.
+        writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]): the gallery; the change is committed.
         paths (iterable of `str`): files, and folders with all files below them.
 
     Returns:

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _LIBRARIES = (
     "torch datasets evaluate transformers.models.auto.processing_auto transformers.models.bert.modeling_bert".split()
 )
-_IMPORTED = (
-    "peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib eval.run eval.source "
-    "eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery modeling_scalar "
-    "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.cache_features "
-    "trainer.run trainer.semantic_targets hub_cards.publishing evidence.miniature.benchmark"
+_IMPORTED = "peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib evidence.miniature.benchmark".split()
+_OURS = (
+    "eval.run eval.source eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery "
+    "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.cache_features trainer.run "
+    "trainer.semantic_targets hub_cards.publishing"
 ).split()
 
 
@@ -135,7 +135,8 @@ class Commands:
         Start a command.
 
         Args:
-            argv: `"-m", "search", "query", ...`, or `"train.py", ...`: what follows `python`. Names with a leading
+            argv: `"-m", "scalar_retrieval.search", "query", ...`, or `"train.py", ...`: what follows `python`. Names
+            with a leading
                 `-m` are modules, others are scripts of this repository.
             cwd (`Path`, *optional*): its working folder.
             env (`dict`, *optional*): variables to set, or to unset where None.
@@ -246,12 +247,12 @@ def _main() -> dict | None:
     ends, others = (elsewhere, here) if is_elsewhere else (here, elsewhere)
     for end in others:
         os.close(end)
-    if is_elsewhere:  # an installation in place is a finder of its own
+    if is_elsewhere:
         del os.environ["PYTHONPATH"]
-        sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
+        sys.path[:] = [place for place in sys.path if place != str(ROOT / "src")]
     else:
         sys.path[:1] = [str(ROOT)] * 2
-        for name in _IMPORTED:
+        for name in (*_IMPORTED, *(f"scalar_retrieval.{name}" for name in _OURS)):
             import_module(name)
     gc.freeze()  # so that collecting does not copy the shared pages
     gc.enable()

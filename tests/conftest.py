@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from modeling_scalar import (
+from scalar_retrieval.modeling_scalar import (
     BeatsConfig,
     ScalarConfig,
     ScalarFeatureExtractor,

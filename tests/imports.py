@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("commands", "modeling_scalar", "gallery", "search", "trainer", "eval", "hub_cards")
 """The folders of the wheel that hold its code."""
+_PACKAGE = "scalar_retrieval."
 
 
 def files_of(rooms: tuple[str, ...] = ROOMS) -> list[Path]:
@@ -34,20 +35,21 @@ def _statements(node: ast.AST, later: bool) -> Iterator[ast.Import | ast.ImportF
         yield from _statements(child, later)
 
 
-def _modules(path: Path, statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """Full names of what a statement imports, which may be modules or members of one."""
+def modules(path: Path, statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """Full names of what a statement imports, which may be modules or members of one; those of the project begin with
+    their room."""
     if isinstance(statement, ast.Import):
         for alias in statement.names:
-            yield alias.name
+            yield alias.name.removeprefix(_PACKAGE)
         return
     package = path.relative_to(ROOT).parent.parts
     parts = list(package[: len(package) - statement.level + 1]) if statement.level else []
     if statement.module:
         parts.append(statement.module)
     module = ".".join(parts)
-    yield module
+    yield module.removeprefix(_PACKAGE)
     for alias in statement.names:
-        yield f"{module}.{alias.name}"
+        yield f"{module}.{alias.name}".removeprefix(_PACKAGE)
 
 
 def _files(module: str) -> Iterator[Path]:
@@ -66,16 +68,16 @@ def imported_files(path: Path, later: bool = False) -> frozenset[Path]:
     annotations."""
     found = set()
     for statement in statements(path, later):
-        for module in _modules(path, statement):
+        for module in modules(path, statement):
             if module.split(".")[0] in ROOMS:
                 found.update(_files(module))
     return frozenset(found - {path})
 
 
-def closure(*modules: str) -> set[Path]:
+def closure(*names: str) -> set[Path]:
     """All files that importing some modules runs."""
     seen: set[Path] = set()
-    waiting = [path for module in modules for path in _files(module)]
+    waiting = [path for name in names for path in _files(name.removeprefix(_PACKAGE))]
     while waiting:
         path = waiting.pop()
         if path not in seen:

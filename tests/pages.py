@@ -152,15 +152,15 @@ def _only_parsing() -> Iterator[None]:
     import torch
     import transformers.training_args
 
-    import eval.benchmarks.registry
-    import eval.settings
-    import trainer.recipe
-    import trainer.recipe_files
-    import trainer.run
-    import trainer.training_args
+    import scalar_retrieval.eval.benchmarks.registry
+    import scalar_retrieval.eval.settings
+    import scalar_retrieval.trainer.recipe
+    import scalar_retrieval.trainer.recipe_files
+    import scalar_retrieval.trainer.run
+    import scalar_retrieval.trainer.training_args
 
     parse, invoke = argparse.ArgumentParser.parse_args, typer.core.TyperCommand.invoke
-    found = trainer.recipe.find_packaged
+    found = scalar_retrieval.trainer.recipe.find_packaged
 
     def parse_args(self: argparse.ArgumentParser, *arguments: object, **options: object) -> None:
         parse(self, *arguments, **options)
@@ -179,16 +179,16 @@ def _only_parsing() -> Iterator[None]:
             calm = _calm(kind.process_value, 2, lambda self, ctx, value: self.get_default(ctx))
             patch.setattr(kind, "process_value", calm)
         patch.setattr(typer.core.TyperCommand, "invoke", lambda self, ctx: _parse_alone(self, ctx, invoke))
-        for module in (trainer.recipe, trainer.recipe_files):
+        for module in (scalar_retrieval.trainer.recipe, scalar_retrieval.trainer.recipe_files):
             patch.setattr(module, "find_packaged", packaged)
         # Of a plugin, perhaps; and its files are not here.
-        patch.setattr(eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
-        patch.setattr(eval.settings, "load_plugins", lambda names: None)
-        patch.setattr(trainer.recipe, "load_plugins", lambda names: None)
-        patch.setattr(trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
+        patch.setattr(scalar_retrieval.eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
+        patch.setattr(scalar_retrieval.eval.settings, "load_plugins", lambda names: None)
+        patch.setattr(scalar_retrieval.trainer.recipe, "load_plugins", lambda names: None)
+        patch.setattr(scalar_retrieval.trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
         patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)
-        patch.setattr(trainer.training_args.ScalarTrainingArguments, "device", torch.device("cuda"))
-        patch.setattr(trainer.run, "train", lambda run, args: True)
+        patch.setattr(scalar_retrieval.trainer.training_args.ScalarTrainingArguments, "device", torch.device("cuda"))
+        patch.setattr(scalar_retrieval.trainer.run, "train", lambda run, args: True)
         try:
             yield
         finally:
@@ -212,7 +212,7 @@ def _run(main: Callable[[], object]) -> None:
 def _module(name: str, arguments: list[str]) -> None:
     """Check `python -m NAME`: of the project's modules also what follows."""
     assert importlib.util.find_spec(name) is not None, f"there is no module {name}"
-    if not (ROOT / name.partition(".")[0]).is_dir():
+    if name.partition(".")[0] not in ("scalar_retrieval", "evidence", "tests"):
         return
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # that the module has been imported before
@@ -228,7 +228,7 @@ def _python(arguments: list[str]) -> None:
     elif arguments:
         assert (ROOT / arguments[0]).is_file(), f"there is no {arguments[0]}"
         if arguments[0] == "train.py":
-            _module("trainer", arguments[1:])
+            _module("scalar_retrieval.trainer", arguments[1:])
 
 
 def _launch(arguments: list[str]) -> None:
@@ -259,7 +259,7 @@ def _pip(arguments: list[str]) -> None:
 
 
 def _scalar(arguments: list[str]) -> None:
-    from commands.scalar import run
+    from scalar_retrieval.commands.scalar import run
 
     _run(lambda: run(arguments))
 

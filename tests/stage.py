@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel, ClapConfig, ClapModel, CLIPConfig, CLIPModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from eval.embedding.embeddings import Embeddings
-from modeling_scalar import MODALITIES, load_model
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.modeling_scalar import MODALITIES, load_model
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 from tests.search.small_folder import run, write_clips

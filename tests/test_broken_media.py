@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gallery.gallery import Gallery
-from gallery.windows import is_nothing
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import MEDIA_FILES
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.windows import is_nothing
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES
 from tests.commands import Commands
 from tests.media_corpus import CORPUS, TIME
 
@@ -46,8 +46,8 @@ class Answer:
 
 def _read_and_tell(model: str, folder: str, names: str) -> None:
     """Read files one after the other and print a line about each; the main program of a process of its own."""
-    from gallery.decoding import Limits, sandboxed
-    from modeling_scalar import MODALITIES, ScalarProcessor
+    from scalar_retrieval.gallery.decoding import Limits, sandboxed
+    from scalar_retrieval.modeling_scalar import MODALITIES, ScalarProcessor
 
     given = ScalarProcessor.from_pretrained(model)
     processors = [sandboxed(given, Limits(time=limit), on_error="missing") for limit in (LIMIT, 1)]
@@ -200,7 +200,18 @@ class Files:
 
     def check_index(self, paths: list[Path], output: Path) -> None:
         """Indexing tells what each file is due, a second time it changes nothing, and the gallery is whole."""
-        arguments = ["-m", "search", "index", *paths, "--model", self.model, "--output", output, "--segment", "none"]
+        arguments = [
+            "-m",
+            "scalar_retrieval.search",
+            "index",
+            *paths,
+            "--model",
+            self.model,
+            "--output",
+            output,
+            "--segment",
+            "none",
+        ]
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         gallery = Gallery.open(output)
         self.check_gallery(gallery)
@@ -214,14 +225,14 @@ class Files:
         lines = Counter(line.split(":")[0] for line in reported[1:] if not line.startswith("in the gallery"))
         partly = len(gallery.problems())
         assert lines == Counter({"unreadable": unreadable, "with nothing to embed": empty, "partly read": partly})
-        run(self.commands, "-m", "search", "verify", output)
+        run(self.commands, "-m", "scalar_retrieval.search", "verify", output)
 
         before = {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         assert reported[0] == f"0 new, 0 changed, {whole} unchanged, {end}"
         assert not unreadable or reported[1].startswith(f"{unreadable} of the unreadable files failed before")
         assert before == {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
-        run(self.commands, "-m", "search", "info", output)
+        run(self.commands, "-m", "scalar_retrieval.search", "info", output)
 
     def check_gallery(self, gallery: Gallery) -> None:
         """A gallery holds the clips that can be read and the reasons why the others cannot."""
@@ -283,7 +294,7 @@ def _bytes_of(pid: int) -> int:
 def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(few, tmp_path):
     files = [few.folder / name for name in HUNGRY]
     options = ["--model", few.model, "--output", tmp_path / "gallery", "--batch-size", len(HUNGRY)]
-    running = few.commands.start("-m", "search", "index", *files, *options)
+    running = few.commands.start("-m", "scalar_retrieval.search", "index", *files, *options)
     most, stop = 0, time.monotonic() + 120
     while (family := _family(running.pid)) and time.monotonic() < stop:
         most = max(most, sum(map(_bytes_of, family)))

@@ -12,13 +12,13 @@ from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 47,
-    "trainer.scalar_trainer": 43,
-    "eval.source": 47,
-    "search.index_folder": 45,
-    "search.service.app": 48,
-    "gallery.gallery gallery.searching": 39,
-    "modeling_scalar.scores_scalar": 2,
+    "scalar_retrieval.trainer.run": 47,
+    "scalar_retrieval.trainer.scalar_trainer": 43,
+    "scalar_retrieval.eval.source": 47,
+    "scalar_retrieval.search.index_folder": 45,
+    "scalar_retrieval.search.service.app": 48,
+    "scalar_retrieval.gallery.gallery scalar_retrieval.gallery.searching": 39,
+    "scalar_retrieval.modeling_scalar.scores_scalar": 2,
 }
 
 # Files with the words of an option or an idea that travels. The words are those of the idea alone: `concatenate`, a
@@ -62,5 +62,5 @@ def test_no_files_import_each_other():
 
 def test_no_benchmark_is_imported_before_it_is_named():
     room = ROOT / "eval" / "benchmarks"
-    found = {path.name for path in closure("eval.benchmarks.registry") if path.parent == room}
+    found = {path.name for path in closure("scalar_retrieval.eval.benchmarks.registry") if path.parent == room}
     assert found == {"__init__.py", "registry.py"}

@@ -3,8 +3,8 @@ import errno
 import pytest
 import torch
 
-from commands.errors import FAULT, error_text, user_errors
-from commands.texts import plain
+from scalar_retrieval.commands.errors import FAULT, error_text, user_errors
+from scalar_retrieval.commands.texts import plain
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError("no"), ImportError("no"), torch.OutOfMemoryError("no")])

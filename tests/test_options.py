@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commands.options import Given, command_of
+from scalar_retrieval.commands.options import Given, command_of
 
 
 @dataclass(frozen=True)

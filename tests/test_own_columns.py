@@ -6,13 +6,13 @@ import signal
 
 import pytest
 
-import modeling_scalar
-from commands.options import columns_of
-from eval.__main__ import app as eval_app
-from eval.benchmarks import own
+from scalar_retrieval import modeling_scalar
+from scalar_retrieval.commands.options import columns_of
+from scalar_retrieval.eval.__main__ import app as eval_app
+from scalar_retrieval.eval.benchmarks import own
+from scalar_retrieval.trainer import cache_features, semantic_targets
+from scalar_retrieval.trainer.__main__ import main as train
 from tests.conftest import ROOT
-from trainer import cache_features, semantic_targets
-from trainer.__main__ import main as train
 
 PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
 PARAGRAPH = re.search(r"\*\*Your own clips\*\*.*?\n\n", PAGE, re.DOTALL)[0]

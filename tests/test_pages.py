@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
 from tests.pages import SHELL, blocks_of, check_command, commands_of, pages
 from tests.stage import copy, set_up
 
@@ -67,7 +67,7 @@ def test_every_command_is_accepted_by_its_parser(place):
         ("scalar index ~/Videos --outputs galleries/videos", "No such option"),
         ("scalar ask galleries/videos", "No such command"),
         ("scalar train recipes/miniature.yaml --learning_rat 1", "learning_rat"),
-        ("python -m trainer.semantics --benchmark miniature", "no module"),
+        ("python -m scalar_retrieval.trainer.semantics --benchmark miniature", "no module"),
         ("make demonstration", "no target"),
         ('pip install "scalar-retrieval[find]"', "no extra"),
     ],

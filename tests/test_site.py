@@ -49,7 +49,7 @@ def test_every_page_is_in_the_site_and_the_front_page_is_the_readme(site):
 
 def test_the_reference_has_what_users_import_with_types_and_links(site):
     page = (site / "reference" / "modeling_scalar" / "index.html").read_text(encoding="utf-8")
-    assert "modeling_scalar.scores_scalar.retrieval_scores" in _Page(page).identifiers
+    assert "scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores" in _Page(page).identifiers
     assert "The modalities of each clip; at least one True" in page
-    assert 'href="#modeling_scalar.scores_scalar.ScoreOptions"' in page
+    assert 'href="#scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions"' in page
     assert "[<code>" not in page and "(`" not in page

@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 
 from evidence.building import build_backbone
 from evidence.miniature.generation import generate
-from modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.checkpoints import last_checkpoint
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.run import train
+from scalar_retrieval.trainer.semantic_targets import make_semantic_targets
 from tests.trainer.test_killed import wait_until
 from tests.trainer.test_scalar_trainer import run_together
-from trainer.checkpoints import last_checkpoint
-from trainer.recipe import parse_arguments
-from trainer.run import train
-from trainer.semantic_targets import make_semantic_targets
 
 pytestmark = pytest.mark.e2e
 
@@ -32,7 +32,7 @@ RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory, unless_fast):
     """A miniature set of a few clips, a backbone of two steps, and semantic targets."""
-    from eval.benchmarks.registry import load_benchmark
+    from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 
     folder = tmp_path_factory.mktemp("training")
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
@@ -125,7 +125,7 @@ def check_record(folder, model):
 def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path, commands):
     """By the command, as a user starts it: the module lies in the working folder."""
     (tmp_path / "my_scores.py").write_text(
-        "from modeling_scalar.scores_scalar import register_method\n\n\n"
+        "from scalar_retrieval.modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("of_a_plugin", needs=("audio",))\n'
         "def of_a_plugin(pairs):\n    return pairs.similarities[:2].mean(0)\n"
     )

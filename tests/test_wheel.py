@@ -19,7 +19,7 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     with ZipFile(build_wheel(folder)) as archive:
         archive.extractall(folder / "installed")
-    return folder / "installed"
+    return folder / "installed" / "scalar_retrieval"
 
 
 def files_below(folder, *names):
@@ -41,21 +41,22 @@ def test_it_holds_the_recipes_and_the_small_backbone(wheel):
 
 
 def test_it_holds_nothing_else(wheel):
-    assert {path.name for path in wheel.iterdir() if path.suffix != ".dist-info"} == {*ROOMS, "recipes"}
+    assert {path.name for path in wheel.iterdir()} == {*ROOMS, "recipes", "__init__.py", "py.typed"}
+    assert {path.suffix or path.name for path in wheel.parent.iterdir()} == {"scalar_retrieval", ".dist-info"}
 
 
 def test_it_installs_the_command(wheel):
-    (file,) = wheel.glob("*.dist-info/entry_points.txt")
+    (file,) = wheel.parent.glob("*.dist-info/entry_points.txt")
     entries = configparser.ConfigParser()
     entries.read(file)
-    assert dict(entries["console_scripts"]) == {"scalar": "commands.scalar:main"}
+    assert dict(entries["console_scripts"]) == {"scalar": "scalar_retrieval.commands.scalar:main"}
 
 
 def test_its_recipes_are_found_in_a_folder_without_them(commands, wheel, tmp_path):
     code = f"""
 import sys
-sys.path.insert(0, {str(wheel)!r})
-from trainer.recipe_files import find_packaged
+sys.path.insert(0, {str(wheel.parent)!r})
+from scalar_retrieval.trainer.recipe_files import find_packaged
 print(find_packaged("recipes/miniature.yaml"))
 """
     (tmp_path / "script.py").write_text(code)

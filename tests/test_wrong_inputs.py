@@ -14,9 +14,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
-from modeling_scalar import MODALITIES, load_model
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.modeling_scalar import MODALITIES, load_model
 from tests.conftest import ROOT
 from tests.disks import small_disk
 from tests.wrong_inputs import WRONG, fields
@@ -60,8 +60,8 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
     generate(folder / "data", num_train=2, num_validation=0, num_test=3, num_proc=1)
     _make_embeddings().save(folder / "embeddings")
     for argv in (
-        "-m search index data/test --model model --output gallery",
-        "-m eval run --embeddings embeddings --output results --rate 0 --label ours",
+        "-m scalar_retrieval.search index data/test --model model --output gallery",
+        "-m scalar_retrieval.eval run --embeddings embeddings --output results --rate 0 --label ours",
     ):
         outcome = commands.run(*argv.split(), cwd=folder, timeout=60)
         assert outcome.code == 0, outcome.stderr
@@ -122,8 +122,8 @@ def is_running(group: int) -> bool:
 @pytest.mark.parametrize(
     "argv",
     [
-        "-m search index data/test data/train --model model --output out --batch-size 1",
-        "-m eval run --model model --benchmark miniature --root data --output out",
+        "-m scalar_retrieval.search index data/test data/train --model model --output out --batch-size 1",
+        "-m scalar_retrieval.eval run --model model --benchmark miniature --root data --output out",
         "-m evidence miniature --output out --num-train 90 --num-validation 0 --num-test 90 --num-proc 2",
     ],
 )
@@ -176,10 +176,10 @@ def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
     "argv",
     [
         "-m evidence miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
-        "-m eval run --embeddings embeddings --rate 0 --output",
-        "-m eval report results --output",
-        "-m hub_cards model model user/name --dry-run",
-        "-m search index data/test --model model --output",
+        "-m scalar_retrieval.eval run --embeddings embeddings --rate 0 --output",
+        "-m scalar_retrieval.eval report results --output",
+        "-m scalar_retrieval.hub_cards model model user/name --dry-run",
+        "-m scalar_retrieval.search index data/test --model model --output",
     ],
 )
 def test_a_full_disk_is_reported_in_a_sentence(argv, place, tmp_path, commands):

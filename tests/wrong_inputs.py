@@ -139,16 +139,19 @@ def wrong(name: str, command: str | list[str], offending: str, *damages: Damage)
 
 
 # Commands that succeed on the valid inputs.
-INDEX = "-m search index data/test --model model --output out"
-QUERY = "-m search query gallery text --model model"
-RUN = "-m eval run --embeddings embeddings --output out --rate 0"
-MODEL = "-m eval run --model model --benchmark miniature --root data --output out --rate 0 --plugin evidence.miniature"
-ADAPTER = "-m search index data/test --model adapter --output out"
-CONVERT = "-m modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
-OWN = "-m eval audit --benchmark own --root"
-MSRVTT = "-m eval audit --benchmark msrvtt --root msrvtt"
-REPORT = "-m eval report results copy --output out"
-PUSH = "-m hub_cards model model user/name --dry-run out"
+INDEX = "-m scalar_retrieval.search index data/test --model model --output out"
+QUERY = "-m scalar_retrieval.search query gallery text --model model"
+RUN = "-m scalar_retrieval.eval run --embeddings embeddings --output out --rate 0"
+MODEL = (
+    "-m scalar_retrieval.eval run --model model --benchmark miniature --root data --output out --rate 0 "
+    "--plugin evidence.miniature"
+)
+ADAPTER = "-m scalar_retrieval.search index data/test --model adapter --output out"
+CONVERT = "-m scalar_retrieval.modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
+OWN = "-m scalar_retrieval.eval audit --benchmark own --root"
+MSRVTT = "-m scalar_retrieval.eval audit --benchmark msrvtt --root msrvtt"
+REPORT = "-m scalar_retrieval.eval report results copy --output out"
+PUSH = "-m scalar_retrieval.hub_cards model model user/name --dry-run out"
 
 DEEP = '{"a": ' * 100_000 + "1" + "}" * 100_000
 PICKLE = b"\x80\x02cposix\nsystem\nX\x0d\x00\x00\x00touch EXECUTEDq\x00\x85R."
@@ -157,7 +160,7 @@ PROJECTION = "text_projection.weight"
 LORA, LORA_CONFIG = "adapter/adapter_model.safetensors", "adapter/adapter_config.json"
 DESCS = "msrvtt/descs_ret_test.json"
 CODE_ELSEWHERE = {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil"}}
-NAN_SCORE = """from modeling_scalar.scores_scalar import register_method
+NAN_SCORE = """from scalar_retrieval.modeling_scalar.scores_scalar import register_method
 
 
 @register_method("mine", "a score")
@@ -177,17 +180,18 @@ def table(**clip: Any) -> Damage:
 
 
 WRONG = [
-    usage("no command", "-m search", "Usage:"),
-    usage("an unknown option", "-m search info gallery --verbose", "--verbose"),
+    usage("no command", "-m scalar_retrieval.search", "Usage:"),
+    usage("an unknown option", "-m scalar_retrieval.search info gallery --verbose", "--verbose"),
     usage("another precision", f"{INDEX} --dtype float64", "float64"),
-    usage("eval without output", "-m eval run --embeddings embeddings", "--output"),
-    usage("a conversion to nowhere", "-m modeling_scalar.convert_vast_to_hf --checkpoint x.pt", "--output"),
+    usage("eval without output", "-m scalar_retrieval.eval run --embeddings embeddings", "--output"),
+    usage("a conversion to nowhere", CONVERT.removesuffix(" --output out"), "--output"),
     # Words are printed as they can be read, and never steer a terminal.
     harmless("a query with control characters", QUERY.replace("text", "\x1b[31mred\x07").split(), "\\x1b[31mred\\x07"),
     harmless("a query that turns the text around", QUERY.replace("text", "\u202egnp").split(), "\\u202e"),
     harmless("more hits than clips", [*QUERY.split(), "--k", str(10**30)], "  3  "),
-    wrong("an empty query", ["-m", "search", "query", "gallery", "", "--model", "model"], "empty"),
-    wrong("a path with control characters", ["-m", "search", "info", "\x1b[31mred\x07"], "\\x1b[31mred\\x07"),
+    wrong("an empty query", ["-m", "scalar_retrieval.search", "query", "gallery", "", "--model", "model"], "empty"),
+    wrong("a path with control characters", ["-m", "scalar_retrieval.search", "info", "\x1b[31mred\x07"],
+          "\\x1b[31mred\\x07"),
     # Models.
     wrong("no folder of a model", INDEX, "model", gone("model")),
     wrong("a file in the place of a model", INDEX, "model", put("model", "weights")),
@@ -225,7 +229,7 @@ WRONG = [
         checkpoint("old.pt", {}),
     ),
     # Evaluation.
-    wrong("nothing to evaluate", "-m eval run --output out", "embeddings"),
+    wrong("nothing to evaluate", "-m scalar_retrieval.eval run --output out", "embeddings"),
     wrong("a rate of NaN", f"{RUN} --rate nan", "rate"),
     wrong("an unknown score to measure", f"{RUN} --method best", "best"),
     wrong("an unknown benchmark", MODEL.replace("benchmark miniature", "benchmark imagenet"), "imagenet"),

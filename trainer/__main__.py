@@ -1,4 +1,4 @@
-"""`scalar train` under a launcher: accelerate launch -m trainer RECIPE.yaml [--field value ...]"""
+"""`scalar train` under a launcher: accelerate launch -m scalar_retrieval.trainer RECIPE.yaml [--field value ...]"""
 
 import signal
 import sys
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 if __name__ == "__main__":  # imports take seconds; Ctrl-C then exits without a traceback
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
 
-from commands.errors import run_command
+from scalar_retrieval.commands.errors import run_command
 
 from .recipe_files import check_recipes
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """
-    Check what the command line names, then train; see [`~trainer.run.main`].
+    Check what the command line names, then train; see [`~scalar_retrieval.trainer.run.main`].
 
     Args:
         arguments (`Sequence[str]`, *optional*): A recipe and flags; by default those of this program.

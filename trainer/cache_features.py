@@ -1,6 +1,6 @@
 """The outputs of the frozen towers, computed once and read in training instead of the files:
 
-    python -m trainer.cache_features
+    python -m scalar_retrieval.trainer.cache_features
 
 With frozen vision and audio towers, most of a step repeats what earlier epochs computed. Stored are, for three towers,
 the pooled vectors and tokens of the clips; for a joint encoder, the soft tokens that its trunk reads and their token
@@ -30,20 +30,20 @@ from peft import PeftModel
 from torch.nn.utils.rnn import pad_sequence
 from typer import Option
 
-from commands.errors import user_errors
-from commands.options import Holdout, Plugins, WordsOf, command_of, load_plugins
-from commands.texts import print_lines
-from eval.benchmarks.clip_rows import read_row, text_columns
-from eval.benchmarks.registry import load_benchmark
-from eval.settings import Columns, OnError
-from gallery.decoding import sandboxed
-from gallery.embedding import in_background
-from gallery.files import read_json, write_json
-from gallery.provenance import versions
-from modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
-from modeling_scalar.processing_scalar import scatter
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.commands.errors import user_errors
+from scalar_retrieval.commands.options import Holdout, Plugins, WordsOf, command_of, load_plugins
+from scalar_retrieval.commands.texts import print_lines
+from scalar_retrieval.eval.benchmarks.clip_rows import read_row, text_columns
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.settings import Columns, OnError
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.embedding import in_background
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
+from scalar_retrieval.modeling_scalar.processing_scalar import scatter
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 
 from .data import ClipDataset, Examples, ScalarDataCollator
 from .identity import digest, processor_settings, rows_sha256, settings_of, tensors_sha256
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 DESCRIPTION = "features.json"
 """What the features were computed from, and their Arrow files in order. Its presence marks a folder as finished."""
 
-_COMMAND = "python -m trainer.cache_features"
+_COMMAND = "python -m scalar_retrieval.trainer.cache_features"
 _PER_SHARD = 1024  # clips, which a kill may lose
 _READERS = 2  # threads that read batches ahead
 
@@ -285,13 +285,13 @@ def cache_features(
 
 class FeatureDataset(Examples):
     """
-    Training examples read from a folder of features, instead of [`~trainer.data.ClipDataset`].
+    Training examples read from a folder of features, instead of [`~scalar_retrieval.trainer.data.ClipDataset`].
 
     An example is `{"caption", "index", "presence"}`, the features of its clip, named like the model's arguments, and
     `"texts"`, a clip with only its text modalities.
 
     Args:
-        folder (`str`): The output folder of `python -m trainer.cache_features`.
+        folder (`str`): The output folder of `python -m scalar_retrieval.trainer.cache_features`.
         rows (`datasets.Dataset`): The rows the features were computed from.
         model ([`ScalarModel`], [`ScalarJointModel`] or its PEFT model): The model to train, with its trainable
             parameters already chosen.
@@ -459,7 +459,7 @@ def main(config: FeaturesConfig) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with user_errors():
-        from modeling_scalar import load_model
+        from scalar_retrieval.modeling_scalar import load_model
 
         # Plugins may define the benchmark.
         load_plugins(config.plugins)

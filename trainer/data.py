@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from eval.benchmarks.annotations import KIND
-from eval.benchmarks.clip_rows import read_row, warn_unread
-from modeling_scalar import Clip, ScalarProcessor
+from scalar_retrieval.eval.benchmarks.annotations import KIND
+from scalar_retrieval.eval.benchmarks.clip_rows import read_row, warn_unread
+from scalar_retrieval.modeling_scalar import Clip, ScalarProcessor
 
 from .draws import derived_generator
 from .identity import rows_sha256

@@ -12,13 +12,13 @@ import datasets
 import torch
 from peft import PeftModel
 
-from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.query_gallery import rows_of
-from gallery.columns import stacked
-from gallery.gallery import Gallery
-from gallery.rows import texts_of
-from modeling_scalar import ScalarJointModel, ScalarProcessor
-from modeling_scalar.model_identity import part_of
+from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
+from scalar_retrieval.eval.embedding.query_gallery import rows_of
+from scalar_retrieval.gallery.columns import stacked
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.rows import texts_of
+from scalar_retrieval.modeling_scalar import ScalarJointModel, ScalarProcessor
+from scalar_retrieval.modeling_scalar.model_identity import part_of
 
 from .data import Examples
 from .identity import tensors_sha256
@@ -59,7 +59,7 @@ def _check_trained(model: ScalarJointModel, path: Any) -> None:
 
 class EmbeddingDataset(Examples):
     """
-    Training examples read from a gallery, instead of [`~trainer.data.ClipDataset`].
+    Training examples read from a gallery, instead of [`~scalar_retrieval.trainer.data.ClipDataset`].
 
     An example is `{"clip_index", "modality_mask", "text_pooled"}` with `"video_pooled"`, `"audio_pooled"` and
     `"subtitle_pooled"`, zero where the clip lacks the modality; `default_collate` of torch makes batches of them.

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from modeling_scalar import ScalarOutput
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar import ScalarOutput
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .towers import towers_of
 

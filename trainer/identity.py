@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from modeling_scalar import ScalarJointProcessor, ScalarProcessor
+from scalar_retrieval.modeling_scalar import ScalarJointProcessor, ScalarProcessor
 
 if TYPE_CHECKING:
     from .training_args import ScalarTrainingArguments

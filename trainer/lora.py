@@ -13,12 +13,12 @@ from peft.tuners.lora import LoraLayer
 from peft.utils.constants import DUMMY_TARGET_MODULES
 from peft.utils.other import ModulesToSaveWrapper
 
-from modeling_scalar import ScalarJointConfig, ScalarJointModel
-from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.configuration_scalar import MODALITIES, own_fields
-from modeling_scalar.model_identity import part_of
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import find_method
+from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, own_fields
+from scalar_retrieval.modeling_scalar.model_identity import part_of
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar.scores_scalar import find_method
 
 from .towers import towers_of
 

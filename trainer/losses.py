@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from modeling_scalar.scores_scalar import paired_centroids
+from scalar_retrieval.modeling_scalar.scores_scalar import paired_centroids
 
 # Alignment (Eq. 6) ---------------------------------------------------------------------------------------------------
 

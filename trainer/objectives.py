@@ -10,8 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from modeling_scalar.configuration_scalar import ScalarConfig
-from modeling_scalar.scores_scalar import CALIBRATION, METHODS, find_method, paired_centroids, retrieval_scores
+from scalar_retrieval.modeling_scalar.configuration_scalar import ScalarConfig
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    CALIBRATION,
+    METHODS,
+    find_method,
+    paired_centroids,
+    retrieval_scores,
+)
 
 from .distributed import RowLayout
 from .losses import (

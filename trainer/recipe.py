@@ -12,12 +12,12 @@ from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from commands.options import columns_of, load_plugins
-from eval.benchmarks.registry import load_benchmark
-from gallery.decoding import Limits
-from modeling_scalar import MODALITIES
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import METHODS, find_method
+from scalar_retrieval.commands.options import columns_of, load_plugins
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.gallery.decoding import Limits
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, find_method
 
 from .recipe_files import find_packaged, read_recipe, unknown_field
 from .training_args import ScalarTrainingArguments
@@ -64,13 +64,13 @@ class RunArguments:
     )
     semantic_targets: str | None = HfArg(
         default=None,
-        help="File of `python -m trainer.semantic_targets`, which L_sem needs; by default created in "
+        help="File of `python -m scalar_retrieval.trainer.semantic_targets`, which L_sem needs; by default created in "
         "`output_dir` with the small sentence encoder that needs no network.",
     )
     features: str | None = HfArg(
         default=None,
-        help="Folder of `python -m trainer.cache_features`, to train from the stored outputs of the frozen "
-        "towers; or a gallery of the training clips, to train heads from the embeddings of a joint encoder.",
+        help="Folder of `python -m scalar_retrieval.trainer.cache_features`, to train from the stored outputs of the "
+        "frozen towers; or a gallery of the training clips, to train heads from the embeddings of a joint encoder.",
     )
     global_batch_size: int | None = HfArg(
         default=None,
@@ -131,7 +131,7 @@ class RunArguments:
         if self.features is not None and not os.path.isdir(self.features):
             raise FileNotFoundError(
                 f"There is no folder {self.features!r} of `features`. `scalar eval embed` makes a gallery to train "
-                "heads from, `python -m trainer.cache_features` stores the outputs of frozen towers."
+                "heads from, `python -m scalar_retrieval.trainer.cache_features` stores the outputs of frozen towers."
             )
         evaluates = training.eval_strategy != "no" or training.eval_on_start
         if evaluates and self.eval_split is None:
@@ -190,7 +190,7 @@ def parse_arguments(
 
     The last value of a field wins; values are converted to the fields' types, `null` to None. Recipes and models below
     `recipes/` that do not exist in the working folder come from the package, see
-    [`~trainer.recipe_files.find_packaged`].
+    [`~scalar_retrieval.trainer.recipe_files.find_packaged`].
 
     Args:
         arguments (`list[str]`): The command line without the program.
@@ -200,7 +200,8 @@ def parse_arguments(
         The two groups of arguments.
 
     Raises:
-        FileNotFoundError, ValueError: From [`~trainer.recipe_files.read_recipe`], for a value outside its range, or a
+        FileNotFoundError, ValueError: From [`~scalar_retrieval.trainer.recipe_files.read_recipe`], for a value outside
+        its range, or a
             plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """

@@ -110,15 +110,15 @@ def check_recipes(arguments: Sequence[str]) -> None:
     Check what a command line names: its recipes with their bases, the model, and the benchmark without plugins.
 
     Args:
-        arguments (`list[str]`): See [`~trainer.recipe.parse_arguments`].
+        arguments (`list[str]`): See [`~scalar_retrieval.trainer.recipe.parse_arguments`].
 
     Raises:
         FileNotFoundError: If a recipe, the model or the folder of the benchmark does not exist.
         ValueError: If a recipe is not a mapping or has an unknown field, or no model and no benchmark can have a
             name.
     """
-    from eval.benchmarks.registry import check_benchmark
-    from modeling_scalar.model_identity import identify
+    from scalar_retrieval.eval.benchmarks.registry import check_benchmark
+    from scalar_retrieval.modeling_scalar.model_identity import identify
 
     # Recipes come first, then flags; a later one overrides an earlier one.
     flags = list(arguments)

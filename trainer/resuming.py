@@ -1,6 +1,6 @@
 """A Trainer whose interrupted runs resume exactly: checkpoints, random states, the order of clips and the log.
 
-The objective is left to a subclass; see `trainer.scalar_trainer`.
+The objective is left to a subclass; see `scalar_retrieval.trainer.scalar_trainer`.
 """
 
 import signal
@@ -13,7 +13,7 @@ from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from gallery.files import read_json, write_json
+from scalar_retrieval.gallery.files import read_json, write_json
 
 from .callbacks import AroundCheckpoints, EpochOfData, SaveAfterEpoch
 from .checkpoints import (
@@ -252,7 +252,7 @@ class ResumableTrainer(Trainer):
                 base.config.save_pretrained(hidden)
 
     def _finish_checkpoint(self) -> None:
-        """Add what the Trainer does not keep, then the manifest; see `trainer.checkpoints`."""
+        """Add what the Trainer does not keep, then the manifest; see `scalar_retrieval.trainer.checkpoints`."""
         checkpoint = self._unfinished
         self._save_log(checkpoint)
         wait_for_all()

@@ -18,14 +18,14 @@ import torch
 from peft import PeftModel
 from transformers import Trainer, set_seed
 
-from commands.texts import print_lines
-from eval.benchmarks.clip_rows import clip_digests
-from gallery.decoding import sandboxed
-from gallery.files import write_json
-from gallery.provenance import source_state, versions
-from modeling_scalar import ScalarProcessor, load_model
-from modeling_scalar.model_identity import LIGHT, identify
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.commands.texts import print_lines
+from scalar_retrieval.eval.benchmarks.clip_rows import clip_digests
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.provenance import source_state, versions
+from scalar_retrieval.modeling_scalar import ScalarProcessor, load_model
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 from .callbacks import StopOnInterrupt
 from .checkpoints import (
@@ -95,7 +95,7 @@ def _build_dataset(
         dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
     # From stored outputs of towers, or from a gallery. Imported here, because they import the search packages.
-    from gallery.contents import is_gallery
+    from scalar_retrieval.gallery.contents import is_gallery
 
     from .cache_features import FeatureCollator, FeatureDataset
     from .embeddings import EmbeddingDataset
@@ -128,7 +128,7 @@ def _semantic_targets(
 def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     """Evaluate the trained model, as `scalar eval run` does."""
     # Imported here, because few runs need it.
-    from eval.run import RunConfig, evaluate
+    from scalar_retrieval.eval.run import RunConfig, evaluate
 
     config = RunConfig(
         Path(args.output_dir, "results"),

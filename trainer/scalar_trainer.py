@@ -11,10 +11,10 @@ from accelerate.utils import send_to_device
 from peft import PeftModel
 from transformers import PretrainedConfig
 
-from modeling_scalar import ScalarJointConfig, ScalarOutput
-from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, find_method, paired_weights
+from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarOutput
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, find_method, paired_weights
 
 from .callbacks import LoraRate
 from .data import Examples, clips_of
@@ -77,8 +77,8 @@ def _check_fit(
     # What the losses read must exist: semantic targets, and centroids for paired negatives.
     if objective.uses_semantics and targets is None:
         raise ValueError(
-            "The objective needs `semantic_targets`: create them with `python -m trainer.semantic_targets`, or set "
-            "`semantic_weight` to 0 to skip L_sem."
+            "The objective needs `semantic_targets`: create them with "
+            "`python -m scalar_retrieval.trainer.semantic_targets`, or set `semantic_weight` to 0 to skip L_sem."
         )
     if args.negatives_from == "paired" and find_method(config.aggregation, config.modalities).weights is None:
         raise ValueError(
@@ -97,7 +97,7 @@ def _not_finite(what: str, value: Any) -> str:
 _REFUSED = {
     "compute_metrics": "Evaluation is retrieval, see `evaluate`.",
     "preprocess_logits_for_metrics": "Evaluation is retrieval, see `evaluate`.",
-    "compute_loss_func": "Pass an `objective`, see `trainer.objectives.Objective`.",
+    "compute_loss_func": "Pass an `objective`, see `scalar_retrieval.trainer.objectives.Objective`.",
     "model_init": "Pass the `model` itself.",
 }
 """What to do instead of giving an argument of the Trainer that has no effect here."""
@@ -110,7 +110,7 @@ class ScalarTrainer(ResumableTrainer):
 
     Args:
         model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): The model, with its trainable parameters already
-            chosen (`trainer.lora.apply_adapters`).
+            chosen (`scalar_retrieval.trainer.lora.apply_adapters`).
         args ([`ScalarTrainingArguments`]): The arguments of the run.
         train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: The examples and their collator.
         eval_dataset (`datasets.Dataset`, *optional*): Rows of a benchmark; evaluation is retrieval among its clips.
@@ -347,7 +347,8 @@ class ScalarTrainer(ResumableTrainer):
         return loss
 
     def _cached_step(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see `trainer.grad_cache`."""
+        """Equivalent to [`compute_loss`] and its backward pass, a few clips at a time; see
+        `scalar_retrieval.trainer.grad_cache`."""
         step = self._start_step(inputs)
         model = self.accelerator.unwrap_model(self.model_wrapped)
         size = self.args.mini_batch_size
@@ -451,8 +452,8 @@ class ScalarTrainer(ResumableTrainer):
     ) -> dict[str, float]:
         """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
         # Imported here: they import most of search and evaluation, and most runs never rank.
-        from eval.embedding.embed_dataset import embed_dataset
-        from eval.protocol.first_stage import evaluate_embeddings
+        from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+        from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings
 
         # Embed all clips and captions of the benchmark.
         rows = eval_dataset

@@ -1,8 +1,8 @@
 """Graded semantic targets: similarities of the training captions according to a frozen sentence encoder.
 
-`python -m trainer.semantic_targets` embeds the captions once and stores the cosines of each clip's nearest neighbours
-(SCALAR, "Graded semantic supervision"). Training needs no encoder: it looks up pairs in that file, which safetensors
-memory-maps.
+`python -m scalar_retrieval.trainer.semantic_targets` embeds the captions once and stores the cosines of each clip's
+nearest neighbours (SCALAR, "Graded semantic supervision"). Training needs no encoder: it looks up pairs in that file,
+which safetensors memory-maps.
 """
 
 import gc
@@ -22,18 +22,18 @@ from safetensors.torch import save
 from tqdm.auto import tqdm
 from typer import Option
 
-from commands.errors import user_errors
-from commands.options import Holdout, Plugins, command_of, load_plugins
-from commands.texts import print_lines
-from eval.settings import Columns
-from gallery.files import write_whole
-from gallery.provenance import versions
-from modeling_scalar import default_device
-from modeling_scalar.model_identity import LIGHT, identify, is_light
+from scalar_retrieval.commands.errors import user_errors
+from scalar_retrieval.commands.options import Holdout, Plugins, command_of, load_plugins
+from scalar_retrieval.commands.texts import print_lines
+from scalar_retrieval.eval.settings import Columns
+from scalar_retrieval.gallery.files import write_whole
+from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.modeling_scalar import default_device
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light
 
 from .identity import rows_sha256, tensors_sha256
 
-_COMMAND = "python -m trainer.semantic_targets"
+_COMMAND = "python -m scalar_retrieval.trainer.semantic_targets"
 
 
 def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True) -> torch.Tensor:
@@ -56,8 +56,8 @@ def embed_captions(captions: Sequence[str], encoder: str, progress: bool = True)
     # Imported here, because training reads the targets without it.
     from sentence_transformers import SentenceTransformer
 
-    from modeling_scalar.light_model import text_folder
-    from modeling_scalar.loading import quietly
+    from scalar_retrieval.modeling_scalar.light_model import text_folder
+    from scalar_retrieval.modeling_scalar.loading import quietly
 
     # Errors of the library do not name the encoder.
     try:
@@ -283,7 +283,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 def main(config: TargetsConfig) -> None:
     """Embed the captions of a split with a frozen sentence encoder and store each clip's nearest neighbours."""
     with user_errors():
-        from eval.benchmarks.registry import load_benchmark
+        from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 
         load_plugins(config.plugins)
         own = {"columns": config.columns, "holdout": config.holdout}

@@ -5,9 +5,9 @@ from operator import attrgetter
 
 import torch
 
-from modeling_scalar import ScalarJointConfig
-from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from transformers.hf_argparser import HfArg
 from transformers.integrations import get_available_reporting_integrations, get_reporting_integration_callbacks
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from commands.schema import check_value
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.commands.schema import check_value
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .lora import PARTS, RECIPES, parts_of
 
 OBJECTIVE_NAMES = ("scalar", "contrastive", "pmrl", "pathways")
-"""The objectives by name; [`~trainer.objectives.OBJECTIVES`] holds their classes."""
+"""The objectives by name; [`~scalar_retrieval.trainer.objectives.OBJECTIVES`] holds their classes."""
 WITH_TEMPERATURE = ("scalar", "contrastive")
 """Objectives with a contrastive temperature, which can be learned."""
 WITH_SEMANTICS = ("scalar",)

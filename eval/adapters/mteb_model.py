@@ -1,4 +1,4 @@
-"""A [`~modeling_scalar.ScalarModel`] for the video tasks of mteb (2.20 or newer).
+"""A [`~scalar_retrieval.modeling_scalar.ScalarModel`] for the video tasks of mteb (2.20 or newer).
 
     search = ScalarSearch.from_pretrained("runs/scalar", name="organisation/scalar", license="apache-2.0")
     mteb.evaluate(search, mteb.get_tasks(tasks=["MSRVTTT2V"]))
@@ -31,15 +31,16 @@ from mteb.types import PromptType
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import embed_rows, embed_texts, problems_of
-from eval.protocol.second_stage import first_candidates, match_logits, two_stage_scores
-from gallery.decoding import sandboxed
-from gallery.embedding import Embedded, check_reading
-from gallery.matching import check_depth, clip_views
-from modeling_scalar import load_model
-from modeling_scalar.media_scalar import resample
-from modeling_scalar.model_identity import device_of_name, identify
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.embedding import Embedded, check_reading
+from scalar_retrieval.gallery.matching import check_depth, clip_views
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.media_scalar import resample
+from scalar_retrieval.modeling_scalar.model_identity import device_of_name, identify
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+
+from ..embedding.embed_dataset import embed_rows, embed_texts, problems_of
+from ..protocol.second_stage import first_candidates, match_logits, two_stage_scores
 
 _BLOCK = 256  # queries scored at once
 _UNKNOWN = torch.zeros(0, 2, dtype=torch.long)  # mteb does not reveal which documents are relevant
@@ -181,8 +182,9 @@ class ScalarSearch:
     mteb's search interface for a model and its processor.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): switched to evaluation mode; stays on its device.
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads captions and clips, with its settings for testing.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]): switched to evaluation mode; stays on its device.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): reads captions and clips, with its settings
+            for testing.
         name (`str`): name of the model, `"organisation/name"`; mteb stores its results under it.
         rerank_depth (`int`, *optional*): number of documents per query that the cross-encoder reorders; default: none.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores` and the method; by default those of

@@ -1,6 +1,6 @@
 """ActivityNet Captions (Krishna et al., 2017): 4,917 test clips without subtitles; one paragraph per clip."""
 
-from eval.benchmarks.descs import descs_benchmark
+from .descs import descs_benchmark
 
 ACTIVITYNET = descs_benchmark(
     "ActivityNet",

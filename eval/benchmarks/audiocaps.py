@@ -1,6 +1,6 @@
 """AudioCaps (Kim et al., 2019): 729 test clips without subtitles, with five captions each; the first is used."""
 
-from eval.benchmarks.descs import descs_benchmark
+from .descs import descs_benchmark
 
 AUDIOCAPS = descs_benchmark("AudioCaps", {"trainval": "descs_ret_trainval.json", "test": "descs_ret_test.json"})
 

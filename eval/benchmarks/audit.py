@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from eval.benchmarks.clip_rows import group_rows
-from eval.benchmarks.definition import PROTOCOL, Split
-from gallery.decoding import SandboxedReader
-from gallery.embedding import in_background
-from gallery.provenance import gallery_manifest
-from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.image_processing_scalar import frame_indices
-from modeling_scalar.media_scalar import MediaError
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.embedding import in_background
+from scalar_retrieval.gallery.provenance import gallery_manifest
+from scalar_retrieval.modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
+from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
+
+from .clip_rows import group_rows
+from .definition import PROTOCOL, Split
 
 _COLUMNS = {"video": "video_path", "audio": "audio_path"}
 _MODALITIES = (*_COLUMNS, "subtitle")  # those of a benchmark's columns, whatever a model embeds
@@ -90,8 +91,8 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     will read are decoded, because headers may promise more than the file contains.
 
     Args:
-        split ([`~eval.benchmarks.definition.Split`]): loaded with `on_missing="leave_out"`, so that it lists missing
-            clips.
+        split ([`~scalar_retrieval.eval.benchmarks.definition.Split`]): loaded with `on_missing="leave_out"`, so that
+            it lists missing clips.
         num_workers (`int`): number of clips checked at once.
         progress (`bool`): show a bar with an estimate of the time left.
 

@@ -7,7 +7,7 @@ wrote from the other captions, do not describe observations of a clip and are no
 
 from pathlib import Path
 
-from eval.benchmarks.descs import Entry, descs_benchmark, is_text, read_json
+from .descs import Entry, descs_benchmark, is_text, read_json
 
 _KINDS = {"audio_captions": "audio", "visual_captions": "video", "audio_visual_captions": "video and audio"}
 _FORMAT = f"AVCaps' own JSON, an object of clip ids to objects with lists of captions in {', '.join(_KINDS)}"

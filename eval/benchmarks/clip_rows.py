@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from transformers import ProcessorMixin
 
-from eval.benchmarks.annotations import FEATURES, KIND
-from gallery.decoding import sandboxed
-from gallery.files import read_json
-from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+
+from .annotations import FEATURES, KIND
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import Clip
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ def read_row(processor: ProcessorMixin, clip: dict[str, Any], **kwargs: Any) -> 
     Read the files of one row of a benchmark.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): reads the files.
         clip (`dict`): a row with `video_id`, `video_path`, `audio_path` and `subtitle`, and further texts under the
             names of the processor's modalities.
         kwargs: as in [`ScalarProcessor.read_clip`].

@@ -6,7 +6,7 @@ The annotation is `clotho_captions_<split>.csv`: the name of a file and its capt
 import csv
 from pathlib import Path
 
-from eval.benchmarks.descs import Entry, descs_benchmark, is_text, read_csv
+from .descs import Entry, descs_benchmark, is_text, read_csv
 
 _COLUMNS = ("file_name", "caption_1", "caption_2", "caption_3", "caption_4", "caption_5")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from datasets import Dataset
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import ScalarProcessor
+    from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
 
 # Frames as in the paper's table of dataset statistics; lengths, audio slices and resizing as in VAST's evaluation. A
 # benchmark's own file has its differences.
@@ -50,8 +50,8 @@ class Split:
     One split of a benchmark on this machine.
 
     Args:
-        dataset (`Dataset`): the columns of [`~eval.benchmarks.annotations.FEATURES`], further texts by the names of
-            modalities, and `kind` if captions are of several kinds; a row per clip and caption.
+        dataset (`Dataset`): the columns of [`~scalar_retrieval.eval.benchmarks.annotations.FEATURES`], further texts
+            by the names of modalities, and `kind` if captions are of several kinds; a row per clip and caption.
         left_out (`list[str]`): ids of the annotation that are not in the gallery because their files are missing.
         task (`str`), processing (`Mapping`): of the [`Benchmark`].
     """
@@ -76,12 +76,13 @@ def configure_processor(processor: "ScalarProcessor", processing: Mapping[str, A
     Create a processor with the settings of a benchmark's protocol.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): not changed; the result shares its tokenizer.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): not changed; the result shares its
+            tokenizer.
         processing (`Mapping`): names and values of arguments of the processor, of its image processor or of its
             feature extractor. All others keep their values.
 
     Returns:
-        [`~modeling_scalar.ScalarProcessor`]: a new one.
+        [`~scalar_retrieval.modeling_scalar.ScalarProcessor`]: a new one.
 
     Raises:
         ValueError: a name is not a setting, or a value is out of range.

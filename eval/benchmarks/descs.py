@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from eval.benchmarks.annotations import KIND, find_media, make_dataset, refuse_missing
-from eval.benchmarks.definition import PROTOCOL, Benchmark
+from .annotations import KIND, find_media, make_dataset, refuse_missing
+from .definition import PROTOCOL, Benchmark
 
 
 class Entry(NamedTuple):

@@ -1,6 +1,6 @@
 """DiDeMo (Hendricks et al., 2017): 1,003 test clips without subtitles; a clip's sentences form one paragraph."""
 
-from eval.benchmarks.descs import descs_benchmark
+from .descs import descs_benchmark
 
 DIDEMO = descs_benchmark(
     "DiDeMo",

@@ -1,6 +1,6 @@
 """MSR-VTT (Xu et al., 2016), split 1k-A: 1,000 test clips, 762 with a subtitle; one caption per clip."""
 
-from eval.benchmarks.descs import descs_benchmark
+from .descs import descs_benchmark
 
 MSRVTT = descs_benchmark(
     "MSR-VTT",

@@ -6,7 +6,7 @@ are comments. The ids of a split are in `train_list.txt`, `val_list.txt` or `tes
 
 from pathlib import Path
 
-from eval.benchmarks.descs import Entry, descs_benchmark
+from .descs import Entry, descs_benchmark
 
 _DESCRIPTIONS = "AllVideoDescriptions.txt"
 

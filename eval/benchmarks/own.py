@@ -10,16 +10,17 @@ from typing import Any
 from datasets import Dataset, Value, load_dataset
 from tqdm import tqdm
 
-from eval.benchmarks.annotations import FEATURES, KIND, dataset_from_rows, find_media
-from eval.benchmarks.definition import Benchmark
-from gallery.columns import check_modality
-from gallery.decoding import SandboxedReader, num_processors
-from gallery.file_lists import KINDS, Row, is_table, read_table
-from gallery.file_state import is_as_known
-from gallery.gallery import Gallery
-from gallery.transcripts import Transcripts
-from modeling_scalar.media_scalar import MediaError, find_sidecar, names_subtitle_file
-from modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.gallery.columns import check_modality
+from scalar_retrieval.gallery.decoding import SandboxedReader, num_processors
+from scalar_retrieval.gallery.file_lists import KINDS, Row, is_table, read_table
+from scalar_retrieval.gallery.file_state import is_as_known
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.transcripts import Transcripts
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, find_sidecar, names_subtitle_file
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+
+from .annotations import FEATURES, KIND, dataset_from_rows, find_media
+from .definition import Benchmark
 
 FILE_COLUMNS = ("video_path", "path")
 """Default names of the column of videos; the first that a table has is used."""

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from eval.benchmarks.definition import Benchmark, Split
+    from .definition import Benchmark, Split
 
 # The module that defines each benchmark, as a constant of the benchmark's name in capitals.
 _MODULES = {
-    "msrvtt": "eval.benchmarks.msrvtt",
-    "didemo": "eval.benchmarks.didemo",
-    "activitynet": "eval.benchmarks.activitynet",
-    "vatex": "eval.benchmarks.vatex",
-    "audiocaps": "eval.benchmarks.audiocaps",
-    "vggsound": "eval.benchmarks.vggsound",
-    "avcaps": "eval.benchmarks.avcaps",
-    "valor32k": "eval.benchmarks.valor32k",
-    "youcook2": "eval.benchmarks.youcook2",
-    "msvd": "eval.benchmarks.msvd",
-    "clotho": "eval.benchmarks.clotho",
-    "vast27m": "eval.benchmarks.vast27m",
-    "own": "eval.benchmarks.own",
+    "msrvtt": "scalar_retrieval.eval.benchmarks.msrvtt",
+    "didemo": "scalar_retrieval.eval.benchmarks.didemo",
+    "activitynet": "scalar_retrieval.eval.benchmarks.activitynet",
+    "vatex": "scalar_retrieval.eval.benchmarks.vatex",
+    "audiocaps": "scalar_retrieval.eval.benchmarks.audiocaps",
+    "vggsound": "scalar_retrieval.eval.benchmarks.vggsound",
+    "avcaps": "scalar_retrieval.eval.benchmarks.avcaps",
+    "valor32k": "scalar_retrieval.eval.benchmarks.valor32k",
+    "youcook2": "scalar_retrieval.eval.benchmarks.youcook2",
+    "msvd": "scalar_retrieval.eval.benchmarks.msvd",
+    "clotho": "scalar_retrieval.eval.benchmarks.clotho",
+    "vast27m": "scalar_retrieval.eval.benchmarks.vast27m",
+    "own": "scalar_retrieval.eval.benchmarks.own",
 }
 
 NAMES = tuple(_MODULES)
@@ -38,8 +38,9 @@ def register_benchmark(name: str, module: str) -> None:
 
     Args:
         name (`str`): a new name, an identifier.
-        module (`str`): the full name of the module that holds the [`~eval.benchmarks.definition.Benchmark`] as a
-            constant of that name in capitals. It is imported when the benchmark is loaded.
+        module (`str`): the full name of the module that holds the
+            [`~scalar_retrieval.eval.benchmarks.definition.Benchmark`] as a constant of that name in capitals. It is
+            imported when the benchmark is loaded.
     Raises:
         ValueError: there is a benchmark of that name.
     """
@@ -96,17 +97,17 @@ def load_split(
         on_missing (`str`, defaults to "raise"): for clips without their files: "raise" stops, "leave_out" leaves them
             out of the gallery, logs them and lists them in `left_out`.
         columns (`Mapping`, *optional*): the user's columns by the names of
-            [`~eval.benchmarks.annotations.FEATURES`] and of further texts.
+            [`~scalar_retrieval.eval.benchmarks.annotations.FEATURES`] and of further texts.
         holdout (`float`, *optional*), words_of (`str` or `os.PathLike`, *optional*): for the user's own table, see
-            [`~eval.benchmarks.own.load_own`].
+            [`~scalar_retrieval.eval.benchmarks.own.load_own`].
     Returns:
-        [`~eval.benchmarks.definition.Split`].
+        [`~scalar_retrieval.eval.benchmarks.definition.Split`].
     Raises:
         ValueError: the name, the split or a setting is unknown or not available for this benchmark, or the annotation
             is malformed.
         FileNotFoundError: a file of the benchmark is missing in `root`.
     """
-    from eval.benchmarks.definition import Split
+    from .definition import Split
 
     # Names are checked before files are read.
     benchmark = find_benchmark(name)

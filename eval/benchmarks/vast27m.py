@@ -4,8 +4,8 @@ vast_cap, subtitle, ...}` in which a caption may be a list, with a row for each.
 
 from functools import partial
 
-from eval.benchmarks.definition import Benchmark
-from eval.benchmarks.descs import load_descs
+from .definition import Benchmark
+from .descs import load_descs
 
 _LOAD = partial(load_descs, captions="all", id_name="clip_id", caption_names=("vast_cap",))
 VAST27M = Benchmark("VAST-27M", _LOAD, settings=("captions",))

@@ -3,7 +3,7 @@
 Few clips are still available, 431 when the paper was written: `on_missing="leave_out"` evaluates those.
 """
 
-from eval.benchmarks.descs import descs_benchmark
+from .descs import descs_benchmark
 
 VATEX = descs_benchmark("VATEX", {"train": "descs_ret_train.json", "test": "descs_ret_test.json"})
 

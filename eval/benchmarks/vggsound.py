@@ -10,8 +10,8 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from eval.benchmarks.definition import PROTOCOL, Benchmark
-from eval.benchmarks.descs import Entry, dataset_from_entries, read_csv, read_entries
+from .definition import PROTOCOL, Benchmark
+from .descs import Entry, dataset_from_entries, read_csv, read_entries
 
 SPLITS = ("train", "test")
 _FORMAT = "VGGSound's vggsound.csv, or a JSON list of objects with `video_id` and `label`"

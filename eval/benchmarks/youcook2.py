@@ -10,8 +10,8 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from eval.benchmarks.definition import PROTOCOL, Benchmark
-from eval.benchmarks.descs import Entry, dataset_from_entries, is_text, read_json
+from .definition import PROTOCOL, Benchmark
+from .descs import Entry, dataset_from_entries, is_text, read_json
 
 _SUBSETS = {"train": "training", "test": "validation"}
 _FORMAT = "YouCook2's own youcookii_annotations_trainval.json, an object whose `database` holds videos by id"
@@ -24,7 +24,8 @@ def load_youcook2(
     on_missing: str = "raise",
 ) -> tuple[Dataset, list[str]]:
     """
-    Load the steps of the videos of a split; for arguments and results see [`~eval.benchmarks.descs.load_descs`].
+    Load the steps of the videos of a split; for arguments and results see
+    [`~scalar_retrieval.eval.benchmarks.descs.load_descs`].
 
     Raises:
         FileNotFoundError: there is no annotation, or steps have no file.

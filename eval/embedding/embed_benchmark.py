@@ -18,18 +18,19 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.clip_rows import group_rows, num_trained_on, query_kinds, warn_unread
-from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import describe_benchmark, load_split
-from eval.embedding.embed_dataset import embed_rows
-from gallery.columns import precision_of, query_table
-from gallery.decoding import sandboxed
-from gallery.embedding import check_reading, in_batches
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import provenance_of, versions
-from gallery.querying import embed_captions
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import default_device, identify, model_summary
+from scalar_retrieval.gallery.columns import precision_of, query_table
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.embedding import check_reading, in_batches
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.provenance import provenance_of, versions
+from scalar_retrieval.gallery.querying import embed_captions
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import default_device, identify, model_summary
+
+from ..benchmarks.clip_rows import group_rows, num_trained_on, query_kinds, warn_unread
+from ..benchmarks.definition import configure_processor
+from ..benchmarks.registry import describe_benchmark, load_split
+from .embed_dataset import embed_rows
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +73,11 @@ def embed_into(
     captions are not committed yet.
 
     Args:
-        writer ([`~gallery.gallery.GalleryWriter`]): the gallery.
-        model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed.
-        rows: clips, captions, identifiers of captions and pairs, from [`~eval.benchmarks.clip_rows.group_rows`].
+        writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]): the gallery.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]), processor
+            ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): embed.
+        rows: clips, captions, identifiers of captions and pairs, from
+        [`~scalar_retrieval.eval.benchmarks.clip_rows.group_rows`].
         batch_size (`int`), num_workers (`int`), progress (`bool`): as in [`embed_benchmark`].
     """
     clips, captions, query_ids, pairs = rows
@@ -170,7 +173,8 @@ def embed_benchmark(
     Args:
         output (`str`): the gallery.
         model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
-        benchmark (`str`), root (`str`), split (`str`), options: as in [`~eval.benchmarks.registry.load_split`].
+        benchmark (`str`), root (`str`), split (`str`), options: as in
+            [`~scalar_retrieval.eval.benchmarks.registry.load_split`].
         batch_size (`int`): clips, or captions, embedded at a time.
         on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
         dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always
@@ -178,7 +182,7 @@ def embed_benchmark(
         progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
-        [`~gallery.gallery.Gallery`]: the embeddings.
+        [`~scalar_retrieval.gallery.gallery.Gallery`]: the embeddings.
 
     Raises:
         ValueError: the folder holds something else, or embeddings with other settings; or as in

@@ -1,5 +1,5 @@
-"""Embeds a data set of clips with a model, in memory; [`~eval.embedding.embed_benchmark`] writes them to a
-gallery.
+"""Embeds a data set of clips with a model, in memory; [`~scalar_retrieval.eval.embedding.embed_benchmark`] writes them
+to a gallery.
 
 Clips keep their place from the first row to the last score: none is dropped, replaced or imputed. Background threads
 read files and wait for decoders while the model computes.
@@ -13,10 +13,8 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.clip_rows import group_rows, read_row, warn_unread
-from eval.embedding.embeddings import Embeddings
-from gallery.columns import unit_vectors
-from gallery.embedding import (
+from scalar_retrieval.gallery.columns import unit_vectors
+from scalar_retrieval.gallery.embedding import (
     Embedded,
     ReadBatch,
     check_reading,
@@ -24,10 +22,13 @@ from gallery.embedding import (
     embed_clips,
     read_batches,
 )
-from gallery.querying import embed_captions
+from scalar_retrieval.gallery.querying import embed_captions
+
+from ..benchmarks.clip_rows import group_rows, read_row, warn_unread
+from .embeddings import Embeddings
 
 if TYPE_CHECKING:
-    from modeling_scalar.processing_scalar import Clip
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 Part = TypeVar("Part", ReadBatch, Embedded)
 
@@ -35,7 +36,8 @@ Part = TypeVar("Part", ReadBatch, Embedded)
 def row_reader(
     processor: ProcessorMixin,
 ) -> "Callable[[dict[str, Any]], tuple[tuple[str, list[str]], Clip | None]]":
-    """Return the reader of rows for [`~gallery.embedding.read_batches`]; it notes a clip's identifier and problems."""
+    """Return the reader of rows for [`~scalar_retrieval.gallery.embedding.read_batches`]; it notes a clip's identifier
+    and problems."""
 
     def read(row: dict[str, Any]) -> "tuple[tuple[str, list[str]], Clip | None]":
         # `None` in place of an empty clip, so that every clip keeps its place.
@@ -84,12 +86,13 @@ def read_rows(
     Read and process clips in background threads, in order, without leaving any out.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): reads the files.
         clips (`list[dict]`): from [`group_rows`].
         batch_size (`int`), num_workers (`int`): as in [`embed_dataset`].
 
     Yields:
-        [`~gallery.embedding.ReadBatch`]: `batch_size` clips (the last one may hold fewer); a note is the identifier
+        [`~scalar_retrieval.gallery.embedding.ReadBatch`]: `batch_size` clips (the last one may hold fewer); a note is
+            the identifier
         of a clip and what could not be read of it.
 
     Raises:
@@ -110,11 +113,11 @@ def embed_rows(
     Read and embed clips, in order, without leaving any out.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): the model.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]): the model.
         processor, clips, batch_size, num_workers: as in [`read_rows`].
 
     Yields:
-        [`~gallery.embedding.Embedded`]: the clips of a batch; notes as in [`read_rows`].
+        [`~scalar_retrieval.gallery.embedding.Embedded`]: the clips of a batch; notes as in [`read_rows`].
 
     Raises:
         FileNotFoundError, ValueError: as in [`read_rows`].
@@ -155,8 +158,10 @@ def embed_dataset(
     Embed the clips and captions of a data set; rows with the same `video_id` are one clip with several captions.
 
     Args:
-        model ([`~modeling_scalar.ScalarModel`]): run in evaluation mode, then returned to its earlier mode.
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads the files, with its settings for testing.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]): run in evaluation mode, then returned to its earlier
+            mode.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): reads the files, with its settings for
+            testing.
         dataset (`datasets.Dataset`): the columns `video_id`, `caption`, `video_path`, `audio_path` and `subtitle`;
             `None` if absent. An `audio_path` equal to `video_path` is the video's own track, if it has one. Columns
             named like further modalities of the model hold their texts.

@@ -1,7 +1,7 @@
 """The embeddings of a benchmark: clips, captions, and which caption describes which clip.
 
-On disk they are a [`~gallery.gallery.Gallery`] with queries. Vectors of any other model become one by
-[`Embeddings.save`], or by [`~gallery.gallery.GalleryWriter`].
+On disk they are a [`~scalar_retrieval.gallery.gallery.Gallery`] with queries. Vectors of any other model become one by
+[`Embeddings.save`], or by [`~scalar_retrieval.gallery.gallery.GalleryWriter`].
 """
 
 import json
@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from gallery.columns import clip_table, precision_of, problems_of_clips, query_table, text_embeds_of
-from gallery.described import MODALITIES, modalities_in
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.provenance import gallery_manifest
-from gallery.rows import abbreviated, texts_of
-from gallery.storage import TABLES
-from modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
+from scalar_retrieval.gallery.columns import clip_table, precision_of, problems_of_clips, query_table, text_embeds_of
+from scalar_retrieval.gallery.described import MODALITIES, modalities_in
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.provenance import gallery_manifest
+from scalar_retrieval.gallery.rows import abbreviated, texts_of
+from scalar_retrieval.gallery.storage import TABLES
+from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:
@@ -126,7 +126,8 @@ class Embeddings:
             raise ValueError(f"Every clip needs at least one modality; these have none: {abbreviated(empty)}.")
 
     def score_inputs(self, queries: slice | torch.Tensor, clips: slice | torch.Tensor) -> dict[str, Any]:
-        """Return some queries and clips as arguments of [`~modeling_scalar.scores_scalar.retrieval_scores`]."""
+        """Return some queries and clips as arguments of
+        [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`]."""
         concat_embeds = self.concat_embeds
         if concat_embeds is not None:
             concat_embeds = concat_embeds[clips]
@@ -170,7 +171,7 @@ class Embeddings:
             )
 
     def manifest(self) -> dict[str, Any]:
-        """Return what identifies the gallery: [`~gallery.provenance.gallery_manifest`]."""
+        """Return what identifies the gallery: [`~scalar_retrieval.gallery.provenance.gallery_manifest`]."""
         return gallery_manifest(self.clip_ids, self.modality_mask)
 
     def kinds(self) -> list[str | None]:

@@ -8,12 +8,13 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.clip_rows import group_rows
-from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.embeddings import Embeddings
-from gallery.gallery import Gallery
-from gallery.rows import abbreviated
-from gallery.windows import SEGMENT, place_of_clip
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.rows import abbreviated
+from scalar_retrieval.gallery.windows import SEGMENT, place_of_clip
+
+from ..benchmarks.clip_rows import group_rows
+from .embed_dataset import embed_texts
+from .embeddings import Embeddings
 
 
 def _names_of(clip: dict[str, Any]) -> list[str]:
@@ -30,8 +31,8 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
     Find clips in a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): its clips are named by identifiers, or by the files they were read
-            from.
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): its clips are named by identifiers, or by the files
+            they were read from.
         clips (iterable of `dict`): with `video_id`, `video_path` and `audio_path`.
         advice (`str`): what to do about missing clips, for the message.
 
@@ -87,11 +88,13 @@ def query_gallery(
     Embed the captions of a data set, and take its clips from a gallery.
 
     Args:
-        gallery ([`~gallery.gallery.Gallery`]): clips, embedded by the same model. Those that are not in the data set
-            are left out; `metadata` counts them.
-        model ([`~modeling_scalar.ScalarModel`]), processor ([`~modeling_scalar.ScalarProcessor`]): embed captions.
-        dataset (`datasets.Dataset`), task (`str`): as in [`~eval.embedding.embed_dataset.embed_dataset`]. A clip is
-            found by its file, or by its identifier.
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): clips, embedded by the same model. Those that are not
+            in the data set are left out; `metadata` counts them.
+        model ([`~scalar_retrieval.modeling_scalar.ScalarModel`]), processor
+            ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): embed captions.
+        dataset (`datasets.Dataset`), task (`str`): as in
+            [`~scalar_retrieval.eval.embedding.embed_dataset.embed_dataset`]. A clip is found by its file, or by its
+            identifier.
         batch_size (`int`): captions per forward pass.
 
     Returns:
@@ -99,7 +102,7 @@ def query_gallery(
 
     Raises:
         ValueError: clips of the data set are not in the gallery (the message lists them), or as in
-            [`~eval.embedding.embed_dataset.group_rows`].
+            [`~scalar_retrieval.eval.embedding.embed_dataset.group_rows`].
     """
     # Rows of the gallery, in the order of the data set.
     clips, captions, query_ids, pairs = group_rows(dataset, task)

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks
-from eval.protocol.first_stage import rank_pairs
-from eval.protocol.folds import by_group, deal, groups_of
-from eval.protocol.least_score import LeastScore
-from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import DIRECTIONS, WEIGHING, Pairs, make_pairs
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, WEIGHING, Pairs, make_pairs
+
+from ..embedding.embeddings import Embeddings
+from ..metrics.retrieval.ranking import first_ranks
+from .first_stage import rank_pairs
+from .folds import by_group, deal, groups_of
+from .least_score import LeastScore
+from .statistics import paired_bootstrap
 
 _AT_ONCE = 1024  # most queries, and clips, of one fit
 # Temperature of the likelihood: default and bounds.
@@ -58,11 +59,12 @@ class Calibration:
         before, after (`dict`): keyword arguments of `retrieval_scores`, before the fit and fitted to all queries.
         folds (`list[dict]`): fits without the clips of one fold each.
         measures (`dict`): for each of [`MEASURES`] `before` and `after`, in percent and over held-out queries, and
-            `difference`, `low`, `high` and `confidence` of [`~eval.protocol.statistics.paired_bootstrap`], which
-            resamples clips.
+            `difference`, `low`, `high` and `confidence` of
+            [`~scalar_retrieval.eval.protocol.statistics.paired_bootstrap`], which resamples clips.
         num_queries, num_clips (`int`): numbers of queries and clips.
         modalities (`tuple[str, ...]`): modalities of scales and offsets, in their order.
-        least_score ([`~eval.protocol.least_score.LeastScore`], *optional*): score that a query's best hit must reach.
+        least_score ([`~scalar_retrieval.eval.protocol.least_score.LeastScore`], *optional*): score that a query's best
+            hit must reach.
     """
 
     before: dict[str, Any]

@@ -15,11 +15,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
-from eval.protocol.missing import RATES, ladder, ladder_masks, rate_masks
-from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import (
+from scalar_retrieval.modeling_scalar.scores_scalar import (
     CALIBRATION,
     DIRECTIONS,
     METHODS,
@@ -30,6 +26,11 @@ from modeling_scalar.scores_scalar import (
     make_pairs,
     paired_weights,
 )
+
+from ..embedding.embeddings import Embeddings
+from ..metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+from .missing import RATES, ladder, ladder_masks, rate_masks
+from .statistics import paired_bootstrap
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
 
@@ -173,11 +174,11 @@ def rank_pairs(
             clip that a query describes.
         max_pairs (`int`): scores held at once. Changes memory, not results.
         progress (`bool`): show a bar with an estimate of the time left.
-        score_options: of [`~modeling_scalar.scores_scalar.retrieval_scores`].
+        score_options: of [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
         One `dict` per mask: `torch.LongTensor` of shape `(pairs,)` by method and direction, the rank of each pair as
-        of [`~eval.metrics.retrieval.ranking.relevant_ranks`].
+        of [`~scalar_retrieval.eval.metrics.retrieval.ranking.relevant_ranks`].
 
     Raises:
         ValueError: a method is unknown or lacks what it needs, or an embedding that counts is not finite.
@@ -238,7 +239,8 @@ def relevant_weights(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         modality_mask (`torch.BoolTensor` of shape `(clips, M)`): modalities that may be read.
         query_temperature (`float`): tau_w of Eq. 2.
-        score_options: options of [`~modeling_scalar.scores_scalar.retrieval_scores`] that the weights depend on.
+        score_options: options of [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`] that the weights
+        depend on.
 
     Returns:
         `torch.FloatTensor` of shape `(pairs, M)`: sums to 1; 0 for absent modalities.
@@ -399,9 +401,9 @@ def measure_first_stage(
 
     Returns:
         What [`evaluate_embeddings`] returns, with `ladder`, one entry for each set of
-        [`~eval.protocol.missing.ladder`] (SCALAR Table S5: a clip with no modality of the set ranks last, and
-        `num_unscorable_clips` counts such clips); `differences` of [`recall_differences`] to the best pathway
-        and some joint scores; and `kinds` of [`recalls_by_kind`] if queries have kinds. Also the table of
+        [`~scalar_retrieval.eval.protocol.missing.ladder`] (SCALAR Table S5: a clip with no modality of the set ranks
+        last, and `num_unscorable_clips` counts such clips); `differences` of [`recall_differences`] to the best
+        pathway and some joint scores; and `kinds` of [`recalls_by_kind`] if queries have kinds. Also the table of
         [`queries_of`], which then has a column `kind`.
 
     Raises:
@@ -500,7 +502,8 @@ def recall_differences(
         seed (`int`): of the resampling.
 
     Returns:
-        `list[dict]`: `method`, `baseline` and what [`~eval.protocol.statistics.paired_bootstrap`] gives, in points of
+        `list[dict]`: `method`, `baseline` and what [`~scalar_retrieval.eval.protocol.statistics.paired_bootstrap`]
+            gives, in points of
         R@1.
     """
     # Each query counts 100 if a relevant clip is first and 0 otherwise, so that their mean is R@1 in percent.

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from eval.embedding.embeddings import Embeddings
+from ..embedding.embeddings import Embeddings
 
 
 def groups_of(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:

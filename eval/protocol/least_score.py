@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.folds import by_group, deal
-from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+
+from ..embedding.embeddings import Embeddings
+from .folds import by_group, deal
+from .statistics import paired_bootstrap
 
 _MOST = 0.05  # share of the queries with an answer that may be reported as without a match
 _AT_ONCE = 2**24  # scores
@@ -37,7 +38,7 @@ class LeastScore:
         answered, unanswered (`float`): percentage of held-out queries reported as without a match, with the clips that
             they describe in the gallery and without them.
         difference, low, high, confidence (`float`): of the second minus the first, see
-            [`~eval.protocol.statistics.paired_bootstrap`], which resamples clips.
+            [`~scalar_retrieval.eval.protocol.statistics.paired_bootstrap`], which resamples clips.
         num_clips (`int`): size of the gallery.
         modalities (`list[str]`): modalities that are scored.
     """
@@ -118,7 +119,7 @@ def fit_least_score(
     Args:
         embeddings ([`Embeddings`]): queries, clips and pairs.
         options (`dict`), fold_options (list of `dict`): how the gallery is scored, and how the queries of each fold
-            are, as [`~eval.protocol.calibration.calibrate_embeddings`] fits it to the other folds.
+            are, as [`~scalar_retrieval.eval.protocol.calibration.calibrate_embeddings`] fits it to the other folds.
         seed (`int`): seed of the folds and the interval, the same as there.
 
     Returns:

@@ -4,7 +4,7 @@ Captions rank clips and clips rank captions. Only the first candidates are reord
 logit alone, as in the paper, or by the first-stage score plus a weight times the match logit, which is not in the
 paper. A pair whose clip has nothing for the cross-encoder to read keeps its first-stage place, and the others are
 reordered among the remaining places. Ties of either stage count against the method, as in
-`eval.metrics.retrieval.ranking`.
+`scalar_retrieval.eval.metrics.retrieval.ranking`.
 
 The candidates of a smaller depth are the first ones of a larger depth, so every depth, rule and weight is measured
 from one reading of the clips, with each pair scored once.
@@ -19,16 +19,24 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.benchmarks.clip_rows import group_rows
-from eval.embedding.embed_dataset import read_rows
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.protocol.missing import mask_modalities
-from eval.protocol.statistics import area_under_curve
-from gallery.embedding import ReadBatch
-from gallery.matching import check_depth, check_policies, clip_views, fused_values, reranked_places, sort_rows
-from gallery.matching import match_logits as match_read
-from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
+from scalar_retrieval.gallery.embedding import ReadBatch
+from scalar_retrieval.gallery.matching import (
+    check_depth,
+    check_policies,
+    clip_views,
+    fused_values,
+    reranked_places,
+    sort_rows,
+)
+from scalar_retrieval.gallery.matching import match_logits as match_read
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
+
+from ..benchmarks.clip_rows import group_rows
+from ..embedding.embed_dataset import read_rows
+from ..embedding.embeddings import Embeddings
+from ..metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
+from .missing import mask_modalities
+from .statistics import area_under_curve
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Weights of a match logit to choose from: at 0 the first-stage order stays, at 10 a cosine hardly counts."""
@@ -246,7 +254,7 @@ class TwoStage:
             captions and clips.
         depth (`int`): maximum number of clips per caption, and captions per clip, to reorder.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
-        policies (`Sequence[str]`): some of [`~gallery.matching.POLICIES`].
+        policies (`Sequence[str]`): some of [`~scalar_retrieval.gallery.matching.POLICIES`].
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
         options: of [`match_logits`].

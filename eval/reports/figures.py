@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from eval.reports.result_files import R1, Run
-from eval.reports.tables import percent
-from modeling_scalar.scores_scalar import method_title
+from scalar_retrieval.modeling_scalar.scores_scalar import method_title
+
+from .result_files import R1, Run
+from .tables import percent
 
 # Okabe and Ito's colours, distinguishable with all common colour blindness. The paper's modalities have the same ones
 # in every figure; others get the remaining ones and some of Tol's.

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyarrow import ArrowException
 from pyarrow.parquet import read_table
 
-from eval.reports.figures import plot_gain, plot_query_weights
-from eval.reports.result_files import Run
-from eval.reports.tables import report_tables, run_name
+from .figures import plot_gain, plot_query_weights
+from .result_files import Run
+from .tables import report_tables, run_name
 
 
 def protocol_note(runs: Sequence[Run]) -> str:
@@ -104,8 +104,9 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     Write `tables.md`, `tables.tex`, a CSV file per table and the figures.
 
     Args:
-        runs (`dict`): content of result files by their paths, from [`~eval.reports.result_files.load_results`]; the
-            weights of queries are read from `queries.parquet` next to a file.
+        runs (`dict`): content of result files by their paths, from
+            [`~scalar_retrieval.eval.reports.result_files.load_results`]; the weights of queries are read from
+            `queries.parquet` next to a file.
         output (`str`): folder to write to, created if needed.
 
     Returns:

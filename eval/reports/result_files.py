@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.reports.result_schema import check_result, second_stage
-from gallery.files import read_json
-from modeling_scalar.scores_scalar import WEIGHING
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING
+
+from .result_schema import check_result, second_stage
 
 Run = Mapping[str, Any]
 """Content of a `results.json`."""

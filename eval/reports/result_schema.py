@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commands.schema import check_value, count, flag, number, size, temperature, text, whole
+from scalar_retrieval.commands.schema import check_value, count, flag, number, size, temperature, text, whole
 
 _METRIC = (None, number)
 _RATE = "[0, 1]"

@@ -10,8 +10,9 @@ from itertools import repeat
 
 import pandas as pd
 
-from eval.reports.result_files import Run
-from modeling_scalar.scores_scalar import DIRECTIONS, method_title
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, method_title
+
+from .result_files import Run
 
 ABSENT = "–"
 """The text of what was not measured."""

@@ -42,7 +42,7 @@ def _run(*arguments: str) -> tuple[str, float]:
     """Run the command `scalar`; returns what it prints and the seconds of processor that it took."""
     # The processor time of children, which this process waits for.
     before = os.times()
-    command = [sys.executable, "-m", "commands.scalar", *arguments]
+    command = [sys.executable, "-m", "scalar_retrieval.commands.scalar", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     after = os.times()
     if done.returncode not in (0, 1):  # 1: some files cannot be read

@@ -14,20 +14,20 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import relevant_ranks
 from evidence.stamps.items import digest_of
 from evidence.study.corrected import clip_terms
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, choose, write_ranks
 from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
-from gallery.embedding import embed_clips, in_batches
-from gallery.files import write_json
-from gallery.provenance import provenance_of, versions
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import LIGHT
-from modeling_scalar.processing_scalar import Clip
-from modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
+from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from scalar_retrieval.gallery.embedding import embed_clips, in_batches
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.provenance import provenance_of, versions
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.modeling_scalar.processing_scalar import Clip
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
 
 from .drawing import MODALITIES, ComposedClip, draw, recall_ceilings
 from .media import WORDS, Half, read_halves, read_picture, recognise, subtitle_of
@@ -198,7 +198,7 @@ def rank_draw(
     Fit all scores to one draw of the half that fits, and rank one draw of the other.
 
     Args:
-        fitted ([`~eval.embedding.embeddings.Embeddings`]): clips to fit to.
+        fitted ([`~scalar_retrieval.eval.embedding.embeddings.Embeddings`]): clips to fit to.
         shown (`Mapping[str, Embeddings]`): clips to rank, by the name of their set.
 
     Returns:

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from evidence.stamps.items import Item, on_white, read_items, words_of
-from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader, resample
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader, resample
 
 STAMPS = Path("/usr/share/tuxpaint/stamps")
 PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")

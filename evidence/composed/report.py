@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import yaml
 
-from eval.protocol.statistics import two_way_interval
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
 from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
-from gallery.files import read_json
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.eval.protocol.statistics import two_way_interval
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .drawing import KINDS, MODALITIES
 from .measuring import ALL, ARITY, CLIPS, FACTS, RANKS, TEMPERATURE

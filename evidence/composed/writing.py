@@ -15,7 +15,7 @@ import numpy as np
 from evidence.miniature.clips import SPLITS
 from evidence.miniature.generation import VERSION
 from evidence.settings import MiniatureConfig
-from modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
 
 from .drawing import KINDS, MODALITIES, ComposedClip, draw, recall_ceilings
 from .media import PROMPTS, STAMPS, read_halves, read_picture, read_sound, read_speech, recognise, subtitle_of

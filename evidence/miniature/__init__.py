@@ -9,7 +9,7 @@ None of this is in the paper. A set is a function of its settings: `clips.draw_s
 This module is the plugin that registers the benchmark: `--plugin evidence.miniature`.
 """
 
-from eval.benchmarks.registry import register_benchmark
+from scalar_retrieval.eval.benchmarks.registry import register_benchmark
 
 register_benchmark("miniature", "evidence.miniature.benchmark")
 register_benchmark("miniature_classes", "evidence.miniature.benchmark")

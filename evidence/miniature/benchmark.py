@@ -8,12 +8,12 @@ from typing import Any
 
 from datasets import Dataset
 
-from eval.benchmarks.annotations import FEATURES, dataset_from_rows
-from eval.benchmarks.definition import Benchmark
 from evidence.miniature.clips import SPLITS
 from evidence.miniature.generation import check_version
 from evidence.miniature.vocabulary import VOCABULARY
-from gallery.files import read_json
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES, dataset_from_rows
+from scalar_retrieval.eval.benchmarks.definition import Benchmark
+from scalar_retrieval.gallery.files import read_json
 
 # The captions of classes, by timbre.
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}

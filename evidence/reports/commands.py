@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from commands.options import Given, command_of
-from commands.texts import print_lines
+from scalar_retrieval.commands.options import Given, command_of
+from scalar_retrieval.commands.texts import print_lines
 
 _Results = Annotated[
     Sequence[str | os.PathLike],

@@ -5,7 +5,6 @@ stage separates.
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-from eval.reports.tables import percent
 from evidence.reports.label_tables import (
     KEYS,
     Column,
@@ -20,7 +19,8 @@ from evidence.reports.label_tables import (
 )
 from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
 from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
-from modeling_scalar.scores_scalar import method_title
+from scalar_retrieval.eval.reports.tables import percent
+from scalar_retrieval.modeling_scalar.scores_scalar import method_title
 
 
 def _label_rows(results: RunResults, rows_of: Callable[[Seeds], Iterable[Row]]) -> list[Row]:

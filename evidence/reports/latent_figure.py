@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from sklearn.manifold import TSNE
 
-from eval.embedding.embeddings import Embeddings
-from eval.reports.figures import COLOURS
 from evidence.latent import clips_of, latent_space
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.reports.figures import COLOURS
 
 _MARKERS = {"text": "*", "video": "s", "audio": "^", "subtitle": "o"}
 _FURTHER_MARKERS = "DvPX<>ph"

@@ -4,9 +4,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.embedding.embeddings import Embeddings
-from eval.reports.figures import plot_gain
-from eval.reports.report import protocol_note
 from evidence.reports.further_tables import (
     ceilings_table,
     galleries_table,
@@ -35,6 +32,9 @@ from evidence.reports.paper_tables import (
 )
 from evidence.reports.results import RunResults, benchmark_name, label_name, load_results
 from evidence.reports.tables import MetricsTable, markdown, write_csv
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.reports.figures import plot_gain
+from scalar_retrieval.eval.reports.report import protocol_note
 
 _READING = (
     'Rows marked "paper" are as published. They are shown next to our measurements and used in none of them; if '

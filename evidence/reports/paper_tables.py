@@ -10,10 +10,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from eval.protocol.missing import ladder
-from eval.protocol.statistics import seed_interval, sign_test
-from eval.reports.result_files import R1, Run
-from eval.reports.tables import percent
 from evidence.reports import paper
 from evidence.reports.label_tables import (
     Column,
@@ -35,7 +31,11 @@ from evidence.reports.label_tables import (
 )
 from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
 from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
-from modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, method_title
+from scalar_retrieval.eval.protocol.missing import ladder
+from scalar_retrieval.eval.protocol.statistics import seed_interval, sign_test
+from scalar_retrieval.eval.reports.result_files import R1, Run
+from scalar_retrieval.eval.reports.tables import percent
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, method_title
 
 _DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 

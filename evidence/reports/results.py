@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eval.embedding.embeddings import Embeddings
-from eval.reports.result_files import Run, check_comparable, read_results
 from evidence.latent import latent_space
 from evidence.reports import paper
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.reports.result_files import Run, check_comparable, read_results
 
 Seeds = Mapping[int | None, Run]
 """The runs of one label on one benchmark."""

@@ -4,8 +4,6 @@ from importlib import import_module
 
 import typer
 
-from commands.errors import Commands
-from commands.options import command_of
 from evidence.speed.settings import (
     DecodingConfig,
     EvaluationConfig,
@@ -17,6 +15,8 @@ from evidence.speed.settings import (
     SearchConfig,
     TrainingConfig,
 )
+from scalar_retrieval.commands.errors import Commands
+from scalar_retrieval.commands.options import command_of
 
 app = typer.Typer(
     cls=Commands,

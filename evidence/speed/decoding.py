@@ -21,9 +21,9 @@ import numpy as np
 from transformers.video_utils import load_video
 
 from evidence.speed.settings import DecodingConfig
-from gallery.decoding import SandboxedReader
-from modeling_scalar.image_processing_scalar import frame_indices
-from modeling_scalar.media_scalar import MediaReader
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaReader
 
 try:
     from torchcodec.decoders import VideoDecoder

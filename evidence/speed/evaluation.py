@@ -20,12 +20,18 @@ from operator import truediv
 import torch
 from torch.nn.functional import normalize
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import evaluate_embeddings, measurable_methods
-from eval.protocol.missing import RATES
 from evidence.speed.scoring import products
 from evidence.speed.settings import EvaluationConfig
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, make_pairs, query_weights, retrieval_scores
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings, measurable_methods
+from scalar_retrieval.eval.protocol.missing import RATES
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    PAPER_MODALITIES,
+    Pairs,
+    make_pairs,
+    query_weights,
+    retrieval_scores,
+)
 
 _PART = 250  # clips on which public code is timed
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import torch
 
 from evidence.speed.settings import FiltersConfig
-from gallery.columns import clip_table
-from gallery.contents import Contents
-from gallery.filters import ClipFacts, Filter
-from gallery.storage import Part
-from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.gallery.columns import clip_table
+from scalar_retrieval.gallery.contents import Contents
+from scalar_retrieval.gallery.filters import ClipFacts, Filter
+from scalar_retrieval.gallery.storage import Part
+from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 FILTERS = {
     "pattern": Filter(paths="17/**"),

@@ -7,7 +7,8 @@ the small one of `recipes/miniature_backbone`. The methods take turns; the faste
 
 - decoding alone: one process per core decodes the frames and audio of each clip that the model needs;
 - reading in processes: as many processes prepare the model's inputs with `ScalarProcessor.read_clip`;
-- indexing: `search.indexing.Indexer` into a new gallery, with the given number of clips read at a time.
+- indexing: `scalar_retrieval.search.indexing.Indexer` into a new gallery, with the given number of clips read at a
+  time.
 
 "ratio" is the rate of a row divided by that of decoding alone. It is meaningless if other programs use the machine;
 then compare the CPU seconds per clip of all processes: "best" is the ratio they would give with all cores busy. If the
@@ -33,17 +34,17 @@ from transformers.utils import logging
 
 from evidence.speed.decoding import pan
 from evidence.speed.settings import IndexingConfig
-from gallery.decoding import sandboxed
-from gallery.gallery import GalleryWriter
-from gallery.provenance import provenance_of
-from modeling_scalar import load_model
-from modeling_scalar.image_processing_scalar import frame_indices
-from modeling_scalar.media_scalar import MediaReader
-from modeling_scalar.model_identity import device_of_name
-from search.indexing import Indexer
-from search.reading import default_workers
-from search.sources import find_files
-from search.states import Status
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaReader
+from scalar_retrieval.modeling_scalar.model_identity import device_of_name
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.reading import default_workers
+from scalar_retrieval.search.sources import find_files
+from scalar_retrieval.search.states import Status
 
 MODEL = Path(__file__).parents[2] / "recipes" / "miniature_backbone"
 

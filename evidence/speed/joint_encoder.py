@@ -20,11 +20,11 @@ from transformers import EmbeddingGemma2Config
 
 from evidence.speed.settings import JointEncoderConfig
 from evidence.speed.training import product_rate
-from modeling_scalar import ScalarProcessor
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.media_scalar import SAMPLING_RATE
-from modeling_scalar.model_identity import device_of_name
-from modeling_scalar.modeling_joint_scalar import ScalarJointModel
+from scalar_retrieval.modeling_scalar import ScalarProcessor
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.modeling_scalar.model_identity import device_of_name
+from scalar_retrieval.modeling_scalar.modeling_joint_scalar import ScalarJointModel
 from tests.joint_encoders import make_config, write_joint_encoder
 
 QUERY = "someone closes a door and walks away while a dog barks"

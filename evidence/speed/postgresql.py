@@ -20,12 +20,12 @@ import torch
 
 from evidence.speed.search import fill, made_vectors
 from evidence.speed.settings import PostgresqlConfig
-from gallery.hits import Hit
-from gallery.searcher import Scoring, Selection
-from modeling_scalar.scores_scalar import ScoreOptions
-from search.addresses import TableAddress
-from search.postgresql import Table, TableSearcher, _Ranking
-from search.push import push
+from scalar_retrieval.gallery.hits import Hit
+from scalar_retrieval.gallery.searcher import Scoring, Selection
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
+from scalar_retrieval.search.addresses import TableAddress
+from scalar_retrieval.search.postgresql import Table, TableSearcher, _Ranking
+from scalar_retrieval.search.push import push
 
 TEMPERATURES = (1e-6, 0.1, 0.3)
 K = 10

@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from operator import truediv
+from pathlib import Path
 from types import ModuleType
 
 import torch
 from torch.nn.functional import normalize
 
 from evidence.speed.settings import ScoringConfig
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import query_weights, retrieval_scores
 
 ROUNDS = 7
 
@@ -59,10 +60,10 @@ def stacked_volume(texts: torch.Tensor, modalities: torch.Tensor, mask: torch.Te
 
 
 def _remove_modules() -> dict[str, ModuleType]:
-    """Remove the model's modules from those that are imported, and return them."""
+    """Remove the package's modules from those that are imported, and return them."""
     removed = {}
     for name in list(sys.modules):
-        if name.split(".")[0] == "modeling_scalar":
+        if name.split(".")[0] == "scalar_retrieval":
             removed[name] = sys.modules.pop(name)
     return removed
 
@@ -70,17 +71,14 @@ def _remove_modules() -> dict[str, ModuleType]:
 def closed_form_of(folder: str) -> Callable:
     """The closed form of another checkout."""
     own = _remove_modules()
-    sys.path.insert(0, folder)
+    source = str(Path(folder, "src"))
+    sys.path.insert(0, source)
     try:
-        # The file had another name once.
-        for name in ("scores_scalar", "aggregation_scalar"):
-            try:
-                return importlib.import_module(f"modeling_scalar.{name}").retrieval_scores
-            except ModuleNotFoundError:
-                continue
-        raise FileNotFoundError(f"{folder} must be a checkout of this repository.")
+        return importlib.import_module("scalar_retrieval.modeling_scalar.scores_scalar").retrieval_scores
+    except ModuleNotFoundError as error:
+        raise FileNotFoundError(f"{folder} must be a checkout of this repository.") from error
     finally:
-        sys.path.remove(folder)
+        sys.path.remove(source)
         _remove_modules()
         sys.modules |= own
 

@@ -32,11 +32,11 @@ from torch.nn.functional import normalize
 
 from evidence.speed.scoring import materialised, stacked_volume
 from evidence.speed.settings import SearchConfig
-from gallery.exact.ranking import rank
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.storage import MANIFEST
-from modeling_scalar.model_identity import device_of_name
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
+from scalar_retrieval.gallery.exact.ranking import rank
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.storage import MANIFEST
+from scalar_retrieval.modeling_scalar.model_identity import device_of_name
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
 
 try:
     import faiss

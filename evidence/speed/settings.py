@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from commands.options import Given
 from evidence.settings import Device
+from scalar_retrieval.commands.options import Given
 
 Threads = Annotated[int, Option(min=1, help="Threads of torch.")]
 Rounds = Annotated[int, Option(min=1, help="Rounds, in which the methods take turns.")]

@@ -27,15 +27,15 @@ from transformers import BertConfig, BertModel
 
 from evidence.building import build_new
 from evidence.speed.settings import TrainingConfig
-from modeling_scalar import ScalarConfig, ScalarModel
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
-from trainer.distributed import RowLayout
-from trainer.draws import reduced_views
-from trainer.lora import RECIPES, apply_adapters
-from trainer.objectives import Batch, ScalarObjective
-from trainer.scalar_trainer import ScalarTrainer
-from trainer.semantic_targets import SemanticTargets
-from trainer.training_args import ScalarTrainingArguments
+from scalar_retrieval.modeling_scalar import ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from scalar_retrieval.trainer.distributed import RowLayout
+from scalar_retrieval.trainer.draws import reduced_views
+from scalar_retrieval.trainer.lora import RECIPES, apply_adapters
+from scalar_retrieval.trainer.objectives import Batch, ScalarObjective
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.semantic_targets import SemanticTargets
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 
 PRESENCE = torch.tensor([0.95, 0.85, 0.6])  # shares of clips with video, audio and subtitle
 # A run of the paper; the hours are those of four A100.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from gallery.embedding import embed_clips, in_batches
-from gallery.querying import embed_captions
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import LIGHT
-from modeling_scalar.processing_scalar import Clip
+from scalar_retrieval.gallery.embedding import embed_clips, in_batches
+from scalar_retrieval.gallery.querying import embed_captions
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 from .items import Item, on_white
 

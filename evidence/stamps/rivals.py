@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import differential_evolution
 
 import evidence.weighted  # noqa: F401 # registers the fused vector with weights
-from modeling_scalar.scores_scalar import METHODS, Clips, Pairs, make_options, make_pairs
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, Clips, Pairs, make_options, make_pairs
 
 from .embedding import MODALITIES
 from .regimes import Drawn

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evidence.miniature.benchmark import load_about
-from gallery.files import read_json, without_infinity, write_json, write_whole
-from gallery.provenance import versions
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.gallery.files import read_json, without_infinity, write_json, write_whole
+from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .measure import write_ranks
 from .results import RANKS, STUDY

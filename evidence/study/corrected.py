@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import relevant_ranks
-from modeling_scalar.scores_scalar import METHODS, Pairs, exact, make_pairs
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, Pairs, exact, make_pairs
 
 CORRECTED: dict[str, tuple[str, ...]] = {
     "gram_corrected": ("exponent", "missing"),
@@ -65,7 +65,8 @@ def corrected_scores(pairs: Pairs, method: str, missing: float = 0.0, exponent: 
     Score every pair, `(Q, V)`, in float64; higher is better.
 
     Args:
-        pairs ([`~modeling_scalar.scores_scalar.Pairs`]): texts and clips, with the options of SCALAR's score.
+        pairs ([`~scalar_retrieval.modeling_scalar.scores_scalar.Pairs`]): texts and clips, with the options of
+            SCALAR's score.
         method (`str`): a key of [`CORRECTED`].
         missing (`float`): b.
         exponent (`float`): a, of `"gram_corrected"` alone.
@@ -101,7 +102,7 @@ def fit_corrected(
     Search the numbers of a score on a grid, for the highest mean reciprocal rank from text to video.
 
     Args:
-        embeddings ([`~eval.embedding.embeddings.Embeddings`]): clips to fit to, with captions.
+        embeddings ([`~scalar_retrieval.eval.embedding.embeddings.Embeddings`]): clips to fit to, with captions.
         method (`str`): a key of [`CORRECTED`].
         options (`dict`, *optional*): of SCALAR's score.
         cut (`int`): later ranks count 0.

@@ -1,7 +1,7 @@
 """The study's differences: seven that were named in advance, with a verdict, and all others, which describe.
 
-Every difference has its 95 % interval for other queries and other trainings (`eval.protocol.statistics`). Holm's rule
-covers the named ones alone.
+Every difference has its 95 % interval for other queries and other trainings
+(`scalar_retrieval.eval.protocol.statistics`). Holm's rule covers the named ones alone.
 """
 
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from eval.protocol.statistics import holm, pooled_interval
 from evidence.reports.results import label_name
+from scalar_retrieval.eval.protocol.statistics import holm, pooled_interval
 
 from .measure import AS_TRAINED, HIDDEN, KEPT_OR_NOT, RATES, ROUTER
 from .results import BACK, BOTH, MODALITIES, SETS, Quantity, StudyResults
@@ -80,7 +80,8 @@ def with_interval(results: StudyResults, difference: Difference) -> dict[str, An
     Bound a difference.
 
     Returns:
-        `dict`: the output of [`~eval.protocol.statistics.pooled_interval`]; `sets`, the experiments behind it; and the
+        `dict`: the output of [`~scalar_retrieval.eval.protocol.statistics.pooled_interval`]; `sets`, the experiments
+            behind it; and the
         difference's definition as `of`. `None` if a side was not measured.
     """
     # Each set of clips has queries and trainings of its own, so the sets are bounded together, not averaged first.

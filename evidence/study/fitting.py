@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import Likelihood
-from eval.protocol.folds import deal
-from eval.protocol.statistics import paired_bootstrap
 from evidence.study.corrected import BASE, CORRECTED, fit_corrected
 from evidence.study.ranks import Choice, mean_reciprocal_ranks
 from evidence.weighted import DISCOUNTED, FITTED
-from modeling_scalar.scores_scalar import DIRECTIONS, METHODS
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.calibration import Likelihood
+from scalar_retrieval.eval.protocol.folds import deal
+from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, METHODS
 
 _FARTHEST = 7.0  # bound of the roots
 _BEGIN = 0.3  # of a square, which has no slope at zero
@@ -45,7 +45,8 @@ class ScoreLikelihood(Likelihood):
     parameters are the roots of minus their logarithms.
 
     Args:
-        embeddings ([`Embeddings`]), options (`dict`): as in [`~eval.protocol.calibration.Likelihood`].
+        embeddings ([`Embeddings`]), options (`dict`): as in
+            [`~scalar_retrieval.eval.protocol.calibration.Likelihood`].
         method (`str`): a key of [`~evidence.weighted.FITTED`].
     """
 
@@ -88,8 +89,9 @@ def fit(
     Fit the numbers of a score to all queries.
 
     Args:
-        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`): as in [`~eval.protocol.calibration.fit`].
-            Scales and offsets of scores other than `"scalar"`, which have nothing else to fit, are always fitted.
+        embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`): as in
+            [`~scalar_retrieval.eval.protocol.calibration.fit`]. Scales and offsets of scores other than `"scalar"`,
+            which have nothing else to fit, are always fitted.
         method (`str`): a key of [`~evidence.weighted.FITTED`], which defines what is fitted.
 
     Returns:
@@ -167,7 +169,8 @@ def fits_of(embeddings: Embeddings, score: str, trained: Mapping[str, Any]) -> l
     Fit the numbers of a score: of SCALAR's its temperature, then all of them; of others all that they have.
 
     Args:
-        embeddings ([`~eval.embedding.embeddings.Embeddings`]): validation clips, each with one caption.
+        embeddings ([`~scalar_retrieval.eval.embedding.embeddings.Embeddings`]): validation clips, each with one
+            caption.
         score (`str`): a score of the study.
         trained (`dict`): the options of the training.
 

@@ -12,21 +12,21 @@ from typing import Any
 import torch
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.texts import print_lines, print_message
-from eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
-from eval.benchmarks.registry import load_split
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
-from eval.protocol.calibration import fit
-from eval.protocol.first_stage import masks_of, pathways, rank_pairs
-from eval.protocol.statistics import paired_bootstrap
 from evidence.fused import embed_whole_clips
 from evidence.reports.tables import Cell, MetricsTable, markdown
 from evidence.settings import FusedConfig
-from gallery.files import write_json
-from modeling_scalar import load_model
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.commands.texts import print_lines, print_message
+from scalar_retrieval.eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
+from scalar_retrieval.eval.protocol.calibration import fit
+from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways, rank_pairs
+from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 _RATES = (0.0, 0.5)
 _FUSED = "fused"  # the modality that holds the vectors of whole clips

@@ -10,14 +10,14 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import normalize
 
-from commands.texts import print_lines
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
-from eval.protocol.calibration import calibrate_embeddings
-from eval.protocol.statistics import paired_bootstrap
 from evidence.settings import GapConfig
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.commands.texts import print_lines
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, relevant_ranks
+from scalar_retrieval.eval.protocol.calibration import calibrate_embeddings
+from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 
 _TOWARDS = torch.tensor([0.6, 0.0, 0.3, 0.5])  # of texts: to video, audio, subtitle, and a direction of their own
 _BEFORE = {"method": "scalar", "query_temperature": 0.1}
@@ -28,7 +28,7 @@ def add_gap(embeddings: Embeddings, size: float, seed: int = 0) -> Embeddings:
     Move each modality, and the texts, to a region of their own.
 
     Args:
-        embeddings ([`~eval.embedding.embeddings.Embeddings`]): unit vectors.
+        embeddings ([`~scalar_retrieval.eval.embedding.embeddings.Embeddings`]): unit vectors.
         size (`float`): norm of the added vectors; 0 changes nothing.
         seed (`int`): seed of the directions, which are the same for all embeddings of one dimension.
     """

@@ -15,17 +15,17 @@ from tqdm.auto import tqdm
 from transformers import BertTokenizer, EmbeddingGemma2Config, Gemma4AudioFeatureExtractor
 
 import evidence.miniature  # noqa: F401 # registers its benchmark
-from commands.texts import print_message
-from eval.benchmarks.registry import load_benchmark
 from evidence.building import learn_vocabulary
 from evidence.fused import embed_whole
 from evidence.settings import JointConfig
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
-from modeling_scalar.modeling_joint_scalar import ScalarJointModel
-from modeling_scalar.processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
-from modeling_scalar.retrieval_scalar import ScalarLogitScale
-from trainer.data import ClipDataset, GlobalBatchSampler, clips_of, derived_generator
+from scalar_retrieval.commands.texts import print_message
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
+from scalar_retrieval.modeling_scalar.modeling_joint_scalar import ScalarJointModel
+from scalar_retrieval.modeling_scalar.processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarLogitScale
+from scalar_retrieval.trainer.data import ClipDataset, GlobalBatchSampler, clips_of, derived_generator
 
 _PLACEHOLDERS = {
     "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",

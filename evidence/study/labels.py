@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from eval.benchmarks.registry import load_split
-from eval.embedding.embed_dataset import embed_texts
-from eval.embedding.embeddings import Embeddings
 from evidence.latent import latent_space
 from evidence.settings import LabelsConfig
 from evidence.study.ranks import own_ranks
 from evidence.study.results import BACK
 from evidence.study.towers import embed_stored
-from gallery.described import score_options_of
-from gallery.files import read_json, write_json
-from modeling_scalar import load_model
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.modeling_scalar import load_model
 
 _BENCHMARK = "miniature_classes"
 
@@ -36,7 +36,8 @@ def embed_classes(model: str | Path, root: Path) -> Embeddings:
         root (`Path`): folder of the miniature benchmark, with the stored outputs of the towers.
 
     Returns:
-        [`~eval.embedding.embeddings.Embeddings`] with a query for each label; clips without sound belong to none.
+        [`~scalar_retrieval.eval.embedding.embeddings.Embeddings`] with a query for each label; clips without sound
+        belong to none.
     """
     embeddings = embed_stored(model, root, "test")
     rows = load_split(_BENCHMARK, root, "test").dataset

@@ -18,9 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import masks_of, pathways
 from evidence.miniature.benchmark import load_about
 from evidence.router import route
 from evidence.settings import MeasureConfig
@@ -28,10 +25,13 @@ from evidence.study.corrected import CORRECTED
 from evidence.study.fitting import Fit, fits_of, kept_fit, some_clips
 from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
 from evidence.study.towers import embed_stored, load_for, metadata_of
-from gallery.described import score_options_of
-from gallery.files import read_json, write_json
-from modeling_scalar import load_model
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways
+from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 AS_TRAINED, FITTED_ALL = "as trained", "fitted"
 """Numbers of a score: those of the training, or those of the fit that is kept."""

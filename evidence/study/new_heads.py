@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar import load_model
 
 SEED = 0
 

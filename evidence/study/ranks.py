@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import first_ranks
-from eval.protocol.first_stage import rank_pairs
 from evidence.study.corrected import CORRECTED, corrected_ranks
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks
+from scalar_retrieval.eval.protocol.first_stage import rank_pairs
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 HIGHEST = 11
 """Ranks beyond ten are not distinguished."""

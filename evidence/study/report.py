@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eval.reports.figures import COLOURS
 from evidence.reports.tables import markdown
+from scalar_retrieval.eval.reports.figures import COLOURS
 
 from .differences import described_differences, format_interval, judged_claims, side_of_zero, variant_name
 from .measure import AS_TRAINED, HIGHEST, TEMPERATURES

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gallery.files import read_json
-from trainer.recipe_files import read_recipe
+from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.trainer.recipe_files import read_recipe
 
 from .jobs import Stage, Task
 from .towers import towers_file
@@ -128,9 +128,9 @@ class ClipSet:
         stages = [Stage("clips", command, self.root / "miniature.json")]
         # What every training on them reads: computed once.
         if self.counts["train"]:
-            command = (*python, "trainer.semantic_targets", *source, "--output", str(self.targets))
+            command = (*python, "scalar_retrieval.trainer.semantic_targets", *source, "--output", str(self.targets))
             stages.append(Stage("targets", (*command, "--encoder", "light"), self.targets))
-            command = (*python, "trainer.cache_features", "--model", self.model, *source)
+            command = (*python, "scalar_retrieval.trainer.cache_features", "--model", self.model, *source)
             command += ("--output", str(self.features), "--views", str(VIEWS))
             stages.append(Stage("features", command, self.features / "features.json"))
         # What every measurement on them reads.
@@ -238,7 +238,16 @@ class Run:
 
     def rerank_command(self, clips: ClipSet) -> tuple[str, ...]:
         """Return the command that evaluates the second stage."""
-        command = [sys.executable, "-m", "eval", "run", "--model", str(self.folder), "--label", self.variant]
+        command = [
+            sys.executable,
+            "-m",
+            "scalar_retrieval.eval",
+            "run",
+            "--model",
+            str(self.folder),
+            "--label",
+            self.variant,
+        ]
         command += ["--plugin", PLUGIN, "--benchmark", "miniature", "--root", str(clips.root)]
         command += ["--output", str(self.results.parent), "--depth", "50", "--fusion-split", "validation"]
         for rate in _RERANKED_RATES:

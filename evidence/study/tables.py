@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from eval.protocol.statistics import sign_test
 from evidence.reports.tables import Cell, MetricsTable, Row
-from modeling_scalar.scores_scalar import method_title
+from scalar_retrieval.eval.protocol.statistics import sign_test
+from scalar_retrieval.modeling_scalar.scores_scalar import method_title
 
 from .corrected import CORRECTED
 from .differences import (

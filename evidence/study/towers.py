@@ -15,21 +15,21 @@ from safetensors import safe_open
 from safetensors.torch import save
 from tqdm import tqdm
 
-from eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
-from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import load_split
-from eval.embedding.embed_dataset import embed_texts, read_rows
-from eval.embedding.embeddings import Embeddings
 from evidence.miniature.clips import SPLITS
-from gallery.columns import unit_vectors
-from gallery.decoding import sandboxed
-from gallery.embedding import in_batches
-from gallery.files import write_whole
-from gallery.provenance import provenance_of
-from modeling_scalar import load_model
-from modeling_scalar.processing_scalar import ScalarProcessor
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from trainer.cache_features import checksums
+from scalar_retrieval.eval.benchmarks.clip_rows import group_rows, query_kinds, read_row
+from scalar_retrieval.eval.benchmarks.definition import configure_processor
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_texts, read_rows
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.columns import unit_vectors
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.embedding import in_batches
+from scalar_retrieval.gallery.files import write_whole
+from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.trainer.cache_features import checksums
 
 _BENCHMARK = "miniature"
 _AT_ONCE = 64  # clips, or texts, of one forward pass
@@ -110,8 +110,8 @@ def _stored(path: Path, identity: dict[str, str]) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def embed_stored(model: str | Path, root: str | Path, split: str) -> Embeddings:
     """
-    Embed a split of the miniature benchmark from the towers' outputs, as [`~eval.embedding.embed_benchmark`] does from
-    its files.
+    Embed a split of the miniature benchmark from the towers' outputs, as
+    [`~scalar_retrieval.eval.embedding.embed_benchmark`] does from its files.
 
     Args:
         model (`str` or `Path`): folder of a trained model, with the towers of the backbone.
@@ -119,7 +119,8 @@ def embed_stored(model: str | Path, root: str | Path, split: str) -> Embeddings:
         split (`str`): "validation" or "test".
 
     Returns:
-        [`~eval.embedding.embeddings.Embeddings`] in float32; the metadata have the score's options and the kinds.
+        [`~scalar_retrieval.eval.embedding.embeddings.Embeddings`] in float32; the metadata have the score's options
+        and the kinds.
 
     Raises:
         FileNotFoundError: nothing is stored.

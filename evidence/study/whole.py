@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commands.texts import print_lines, print_message
 from evidence.settings import StudyConfig
+from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .collecting import collect, describe_clips, keep_second_stage
 from .jobs import Stage, Task, execute

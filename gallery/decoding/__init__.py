@@ -3,7 +3,9 @@
 `pool` starts the processes and holds the reader that processors use; a process runs `worker`, which imports no torch.
 """
 
-from gallery.decoding.pool import (
+from scalar_retrieval.modeling_scalar.media_scalar import IN_PART
+
+from .pool import (
     LIGHT_MEMORY,
     SandboxedReader,
     Stop,
@@ -15,8 +17,7 @@ from gallery.decoding.pool import (
     tolerant,
     with_preview,
 )
-from gallery.decoding.worker import Facts, LimitError, Limits
-from modeling_scalar.media_scalar import IN_PART
+from .worker import Facts, LimitError, Limits
 
 __all__ = [
     "IN_PART",

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gallery.decoding.worker import Facts, Limits
-from modeling_scalar.media_scalar import (
+import scalar_retrieval
+from scalar_retrieval.modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     TEXT_FILES,
     AnyPath,
@@ -40,10 +40,13 @@ from modeling_scalar.media_scalar import (
     join_lines,
 )
 
+from .worker import Facts, Limits
+
 LIGHT_MEMORY = 2**28
 """Memory in bytes that a file may take while others are read; one that needs more is read alone."""
-_ROOT = Path(__file__).resolve().parents[2]
-_PROGRAM = "from gallery.decoding.worker import serve; serve()"
+_PLACE = Path(scalar_retrieval.__file__).parents[1]
+"""The folder that the package stands in."""
+_PROGRAM = "from scalar_retrieval.gallery.decoding.worker import serve; serve()"
 _PATIENCE = 60.0  # seconds that a process may take to start
 _PIECE = 30.0  # seconds read at a time
 Processor = TypeVar("Processor")
@@ -69,8 +72,8 @@ class _Worker:
 
     def __init__(self):
         # The path of this interpreter is passed on and nothing else is looked up: a process starts in 0.1 s. An
-        # editable install puts a finder in place of the project's folder, so that stands there, too.
-        path = [str(_ROOT), *filter(None, sys.path)]
+        # editable install is a file that `-S` does not read, so the package's place stands there, too.
+        path = [str(_PLACE), *filter(None, sys.path)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-S", "-P", "-c", _PROGRAM]
         self.process = subprocess.Popen(
@@ -279,10 +282,11 @@ def room_beside_decoders(limits: Limits) -> Iterator[None]:
 
 
 class SandboxedReader(MediaReader):
-    """Reads files in other processes, within limits; otherwise as [`~modeling_scalar.media_scalar.MediaReader`] does.
+    """Reads files in other processes, within limits; otherwise as
+    [`~scalar_retrieval.modeling_scalar.media_scalar.MediaReader`] does.
 
     A file that makes its process crash, hang or exceed limits fails with a MediaError that names it; the next one gets
-    a fresh process. [`~gallery.decoding.Stop`] stops the reading of threads.
+    a fresh process. [`~scalar_retrieval.gallery.decoding.Stop`] stops the reading of threads.
 
     Args:
         limits ([`Limits`], *optional*): limits on reading a stream; exceeding one is a `LimitError`.
@@ -472,10 +476,10 @@ def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str 
     """Return a processor that reads files through a [`SandboxedReader`].
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): is not changed.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): is not changed.
         limits ([`Limits`], *optional*): of the reader; by default those it has.
         on_error (`str`, *optional*): what to do about a damaged stream, `"raise"` or `"missing"`, see
-            [`~modeling_scalar.media_scalar.MediaReader`]; by default as before.
+            [`~scalar_retrieval.modeling_scalar.media_scalar.MediaReader`]; by default as before.
     """
     if on_error not in (None, "raise", "missing"):
         raise ValueError(f"`on_error` must be 'raise' or 'missing', got {on_error!r}.")
@@ -500,7 +504,8 @@ def with_preview(processor: Processor, preview: Callable[[np.ndarray], None]) ->
     """Return a processor that passes on one decoded frame of each video that it reads.
 
     Args:
-        processor ([`~modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; is not changed.
+        processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): reads through a [`SandboxedReader`]; is not
+            changed.
         preview (`Callable`): called with the middle one of the chosen frames, uint8 `(height, width, 3)`, RGB and
             upright; called again if reading restarts.
     """

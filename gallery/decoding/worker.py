@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from modeling_scalar.media_scalar import (
+from scalar_retrieval.modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     AnyPath,
     Choose,
@@ -271,7 +271,7 @@ class LimitedReader(MediaReader):
         return parts, available
 
     def read_pictures(self, path: AnyPath, pace: float, side: int, window: Window | None) -> list[tuple[float, Any]]:
-        """See [`~gallery.decoding.SandboxedReader.read_pictures`]."""
+        """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_pictures`]."""
 
         def select(seconds: Sequence[float]) -> list[int]:
             # The first frame of each interval.
@@ -287,7 +287,7 @@ class LimitedReader(MediaReader):
         return self.read_timed_frames(path, select, window, side=side)
 
     def read_facts(self, path: AnyPath) -> Facts:
-        """See [`~gallery.decoding.SandboxedReader.read_facts`]."""
+        """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_facts`]."""
         with self.opened(path) as container:
             chapters = []
             for chapter in container.chapters():
@@ -297,7 +297,7 @@ class LimitedReader(MediaReader):
             return Facts(_title_in(container.metadata), sorted(chapters), bool(tracks.video), bool(tracks.audio))
 
     def read_duration(self, path: AnyPath) -> float | None:
-        """See [`~gallery.decoding.SandboxedReader.read_duration`]."""
+        """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_duration`]."""
         seconds = None
         with self.opened(path) as container:
             if container.duration is not None and container.format.name not in _UNTIMED:

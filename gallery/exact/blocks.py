@@ -1,8 +1,9 @@
 """The clips of a gallery in the form in which they are ranked, in mapped files or in the memory of a device; how large
 their scores can be for any weights; and the scores of single pairs of a query and a clip.
 
-[`~gallery.exact.ranking`] says what is bounded, and why. All bounds hold for any number of modalities. Nothing relies
-on solving a Gram matrix accurately: bounds follow from whatever weights are found, and allow for errors.
+[`~scalar_retrieval.gallery.exact.ranking`] says what is bounded, and why. All bounds hold for any number of
+modalities. Nothing relies on solving a Gram matrix accurately: bounds follow from whatever weights are found, and
+allow for errors.
 
 Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a time, K hits.
 """
@@ -16,11 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gallery.columns import codes_of, matrix_of, presence_of
-from gallery.exact.codes import Codes, multiplies_eight_bits
-from gallery.rows import modalities_of
-from gallery.storage import Part
-from modeling_scalar.scores_scalar import (
+from scalar_retrieval.modeling_scalar.scores_scalar import (
     MIN_NORM,
     NORM_TOLERANCE,
     Clips,
@@ -29,6 +26,11 @@ from modeling_scalar.scores_scalar import (
     quadratic,
     softmax_weights,
 )
+
+from ..columns import codes_of, matrix_of, presence_of
+from ..rows import modalities_of
+from ..storage import Part
+from .codes import Codes, multiplies_eight_bits
 
 LONGEST = 1.02  # norm of vectors stored as unit vectors
 ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
@@ -180,8 +182,8 @@ class Block(Clips):
         modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
         is_there (`torch.BoolTensor` of shape `(N,)`): clips that are not removed, and may be found.
-        codes (list of [`~gallery.exact.codes.Codes`], *optional*): the vectors of each chunk in eight bits, if the
-            machine can multiply them.
+        codes (list of [`~scalar_retrieval.gallery.exact.codes.Codes`], *optional*): the vectors of each chunk in eight
+            bits, if the machine can multiply them.
         min_norm (`float`): vanishing norms are clamped to this.
         is_partial (`bool`): whether vectors that count as absent may be nonzero.
     """
@@ -379,7 +381,7 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
     Lay out a table of clips for ranking; rows are numbered through all parts, including removed ones.
 
     Args:
-        parts (list of [`~gallery.storage.Part`]).
+        parts (list of [`~scalar_retrieval.gallery.storage.Part`]).
         device (`torch.device`, *optional*): copy the vectors into the memory of a device, without codes. By default,
             they stay in the mapped files.
 
@@ -517,11 +519,11 @@ def bounded_scores(
     Bound the scores of pairs, by computing them from cosines in float32.
 
     Args:
-        block ([`~gallery.exact.blocks.Block`]): the clips.
+        block ([`~scalar_retrieval.gallery.exact.blocks.Block`]): the clips.
         texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         queries (`torch.LongTensor` of shape `(P,)`), rows (`torch.LongTensor` of shape `(P,)`): the pairs, in
             ascending order of their clips.
-        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
+        options ([`~scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
 
     Returns:
         Lower and upper bounds `(P,)` of the scores in float64; infinite if a float32 Gram matrix has too few digits,

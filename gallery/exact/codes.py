@@ -1,4 +1,5 @@
-"""The vectors of clips in eight bits, after a rotation, and their errors: see [`~gallery.exact.ranking`].
+"""The vectors of clips in eight bits, after a rotation, and their errors: see
+[`~scalar_retrieval.gallery.exact.ranking`].
 
 Shapes: N clips, M modalities, D dimensions.
 """

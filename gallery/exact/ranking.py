@@ -7,7 +7,7 @@ Products in eight bits cost a fraction of those in float32. Their error has a bo
 1. With weights w >= 0 of a clip's modalities, the score is F(w, c) = sum_m w_m c_m / |sum_m w_m z_m|. It grows with
    every (calibrated) cosine c_m. If cosines are known to +-e, it is at most max_w F(w, c + e), for any temperature
    of the query. That is at most the norm of the projection of the positive part of c + e on the span of the clip's
-   vectors: see [`~gallery.exact.blocks.inverses_of`].
+   vectors: see [`~scalar_retrieval.gallery.exact.blocks.inverses_of`].
 2. A threshold is guessed from the estimated scores of a sample of clips. Clips whose bound is below it are left out.
 3. Those with the highest bounds are scored in float32, with an error bound. Others whose bound exceeds the k-th best
    of them are scored, too, and those that may be among the k best in float64.
@@ -29,7 +29,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gallery.exact.blocks import (
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    METHODS,
+    Pairs,
+    ScoreOptions,
+    closed_form,
+    find_method,
+    make_options,
+)
+
+from .blocks import (
     LONGEST,
     ROUNDING,
     Best,
@@ -42,8 +51,7 @@ from gallery.exact.blocks import (
     score_error,
     spanned_bounds,
 )
-from gallery.exact.codes import rotation
-from modeling_scalar.scores_scalar import METHODS, Pairs, ScoreOptions, closed_form, find_method, make_options
+from .codes import rotation
 
 _TILE = 2**18  # pairs whose bounds are computed at once, in cache
 _NARROWEST = 512  # fewest clips of a tile
@@ -125,7 +133,8 @@ def _screened(
     Find all clips whose scores may reach a threshold, from products in eight bits.
 
     Args:
-        block ([`~gallery.exact.blocks.Block`]), coded ([`_Coded`]), options: clips with codes, and texts.
+        block ([`~scalar_retrieval.gallery.exact.blocks.Block`]), coded ([`_Coded`]), options: clips with codes, and
+            texts.
         k (`int`): least number of columns.
         thresholds (`np.ndarray` of shape `(Q,)`): of each text.
 
@@ -241,14 +250,14 @@ def find_best(
     Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
 
     Args:
-        block ([`~gallery.exact.blocks.Block`]): the clips, with codes.
+        block ([`~scalar_retrieval.gallery.exact.blocks.Block`]): the clips, with codes.
         texts (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
-        options ([`~modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
+        options ([`~scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions`]): temperature and calibration.
         thresholds (`np.ndarray` of shape `(Q,)`, *optional*): scores that k clips reach; by default they are guessed.
 
     Returns:
-        [`~gallery.exact.blocks.Best`]: equal scores in gallery order.
+        [`~scalar_retrieval.gallery.exact.blocks.Best`]: equal scores in gallery order.
 
     Raises:
         DamagedVectorsError: vectors are not as they were written.
@@ -334,11 +343,11 @@ def find_best_on_device(
     block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, count: int | None = None
 ) -> Best:
     """
-    Find the k best clips of each query as [`~gallery.exact.ranking.find_best`] does, on the device of the clips,
-    which need no codes.
+    Find the k best clips of each query as [`~scalar_retrieval.gallery.exact.ranking.find_best`] does, on the device of
+    the clips, which need no codes.
 
-    Args, returns and errors: as of [`~gallery.exact.ranking.find_best`]; what is returned is on the CPU. `count` is
-    the number of clips that are scored in float64, by default about twice the number of hits.
+    Args, returns and errors: as of [`~scalar_retrieval.gallery.exact.ranking.find_best`]; what is returned is on the
+    CPU. `count` is the number of clips that are scored in float64, by default about twice the number of hits.
     """
     with torch.autocast(texts.device.type, enabled=False):
         miss = _error_of(block, texts, options).float() * (1 + 1e-6) + ROUNDING
@@ -434,10 +443,11 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
     Find the k best clips of each query, exactly.
 
     Args:
-        block ([`~gallery.exact.blocks.Block`]): of [`~gallery.exact.blocks.block_of`].
+        block ([`~scalar_retrieval.gallery.exact.blocks.Block`]): of
+            [`~scalar_retrieval.gallery.exact.blocks.block_of`].
         text_embeds (`torch.FloatTensor` of shape `(Q, D)`): unit norm.
         k (`int`): hits per query.
-        method (`str`), options: as in [`~modeling_scalar.scores_scalar.retrieval_scores`].
+        method (`str`), options: as in [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
         [`Ranking`], on the CPU: equal scores in gallery order; K is at most `k` and the number of rows. Rows that are

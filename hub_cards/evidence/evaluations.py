@@ -11,9 +11,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from eval.reports.result_schema import check_result, second_stage
-from eval.reports.tables import report_tables
-from gallery.files import read_json
+from scalar_retrieval.eval.reports.result_schema import check_result, second_stage
+from scalar_retrieval.eval.reports.tables import report_tables
+from scalar_retrieval.gallery.files import read_json
 
 from ..markdown import Markdown, table
 

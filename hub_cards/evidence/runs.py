@@ -10,7 +10,7 @@ from typing import Any
 from peft.utils.constants import DUMMY_TARGET_MODULES
 from safetensors import safe_open
 
-from modeling_scalar.model_identity import part_of
+from scalar_retrieval.modeling_scalar.model_identity import part_of
 
 from ..markdown import Markdown, code
 

@@ -104,8 +104,8 @@ def build_app(
     Build the service.
 
     Args:
-        archive ([`~search.service.archive.Archive`]): the gallery to search.
-        token ([`~search.service.guard.Token`], *optional*): secret that requests must carry.
+        archive ([`~scalar_retrieval.search.service.archive.Archive`]): the gallery to search.
+        token ([`~scalar_retrieval.search.service.guard.Token`], *optional*): secret that requests must carry.
         names (`tuple[str, ...]`): host names that requests may use.
         is_public (`bool`): whether other sites may embed the page.
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from commands.errors import error_text
-from commands.texts import plain
-from gallery.cues import may_have_words
-from gallery.described import LIMITS
-from gallery.hits import NOTHING_MATCHES, Hit, Hits
-from gallery.querying import NothingToCompareError, QueryModel
-from gallery.searcher import Clip, Searcher, Selection
-from gallery.searching import check_supported, search
-from gallery.windows import SEGMENT
-from modeling_scalar.scores_scalar import find_method
+from scalar_retrieval.commands.errors import error_text
+from scalar_retrieval.commands.texts import plain
+from scalar_retrieval.gallery.cues import may_have_words
+from scalar_retrieval.gallery.described import LIMITS
+from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, Hits
+from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
+from scalar_retrieval.gallery.searcher import Clip, Searcher, Selection
+from scalar_retrieval.gallery.searching import check_supported, search
+from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.modeling_scalar.scores_scalar import find_method
 
 from .models import About, ClipOptions, ClipResult, Listing, ListRequest, SearchAnswer, SearchOptions
 from .streaming import kind_of
@@ -49,8 +49,8 @@ class Archive:
     A gallery and the model for its queries.
 
     Args:
-        searcher ([`~gallery.searcher.Searcher`]): the gallery.
-        model ([`~gallery.querying.QueryModel`]): its model.
+        searcher ([`~scalar_retrieval.gallery.searcher.Searcher`]): the gallery.
+        model ([`~scalar_retrieval.gallery.querying.QueryModel`]): its model.
         name (`str`): what the page calls the gallery.
 
     Attributes:

@@ -70,7 +70,7 @@ class Assistants:
     The tools and their answers.
 
     Args:
-        service ([`~search.service.routes.Service`]): what answers searches.
+        service ([`~scalar_retrieval.search.service.routes.Service`]): what answers searches.
     """
 
     def __init__(self, service: Service):

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from gallery.filters import Filter
-from gallery.querying import split_query
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.querying import split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 _Modalities = Annotated[list[Modality], Field(max_length=64)]

@@ -8,11 +8,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from commands.errors import error_text
-from commands.texts import plain
-from gallery.filters import ModalityError, PatternError
-from gallery.searcher import UnsupportedError
-from gallery.storage import DamagedFileError
+from scalar_retrieval.commands.errors import error_text
+from scalar_retrieval.commands.texts import plain
+from scalar_retrieval.gallery.filters import ModalityError, PatternError
+from scalar_retrieval.gallery.searcher import UnsupportedError
+from scalar_retrieval.gallery.storage import DamagedFileError
 
 from .archive import UnknownClipError
 from .streaming import NoMediaError

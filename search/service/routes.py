@@ -11,10 +11,10 @@ from fastapi.responses import FileResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from gallery.decoding import Stop
-from gallery.querying import split_query
-from gallery.searcher import Clip
-from gallery.transcripts import as_vtt
+from scalar_retrieval.gallery.decoding import Stop
+from scalar_retrieval.gallery.querying import split_query
+from scalar_retrieval.gallery.searcher import Clip
+from scalar_retrieval.gallery.transcripts import as_vtt
 
 from .archive import Archive
 from .guard import COOKIE, Token

@@ -6,8 +6,8 @@ from functools import lru_cache
 import numpy as np
 from starlette.responses import FileResponse
 
-from gallery.decoding import SandboxedReader
-from gallery.searcher import Clip
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.searcher import Clip
 
 from .models import Kind
 

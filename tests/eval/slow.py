@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from eval.embedding.embeddings import Embeddings
-from modeling_scalar import MODALITIES
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.modeling_scalar import MODALITIES
 
 
 def make_embeddings(

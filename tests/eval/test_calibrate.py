@@ -9,17 +9,17 @@ from torch.nn.functional import normalize
 from transformers import AutoModel
 from typer.testing import CliRunner
 
-from eval.__main__ import app
-from eval.calibrate import _write_model
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import MEASURES, Calibration
-from eval.run import RunConfig, embeddings_of
-from gallery.described import score_options_of
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import MODALITIES, ScalarModel, load_model
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.calibrate import _write_model
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.calibration import MEASURES, Calibration
+from scalar_retrieval.eval.run import RunConfig, embeddings_of
+from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel, load_model
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.joint_encoders import write_joint_encoder
 from tests.modeling_scalar.test_calibrated_scores import Scores
 from tests.modeling_scalar.test_loading import save_adapter
@@ -175,7 +175,7 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
         seen.append(embeddings)
         return gains(1.0, 3.0)
 
-    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", fit)
+    monkeypatch.setattr("scalar_retrieval.eval.calibrate.calibrate_embeddings", fit)
     table = ["--benchmark", "own", "--root", "clips.csv", "--model", encoder, "--output", "out"]
     metadata = Gallery.open("videos").metadata
     assert "The gain is above zero; --write saves it." in run("--embeddings", "videos", *table)
@@ -199,7 +199,9 @@ def test_queries_of_a_gallery_are_not_fitted_into_another_model(place):
 
 
 def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkeypatch):
-    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", lambda *arguments, **options: gains(1.0, 3.0))
+    monkeypatch.setattr(
+        "scalar_retrieval.eval.calibrate.calibrate_embeddings", lambda *arguments, **options: gains(1.0, 3.0)
+    )
     before = (place / "model" / "config.json").read_bytes()
     arguments = ["--embeddings", "gallery", "--model", "model", "--output", "out", "--write"]
     with GalleryWriter("gallery"):

@@ -7,23 +7,23 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import default_collate
 
-from eval.benchmarks.clip_rows import _warn_once, read_row, warn_unread
-from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_benchmark import embed_benchmark
-from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
-from gallery.gallery import Gallery
-from modeling_scalar import MODALITIES, load_model
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.eval.benchmarks.clip_rows import _warn_once, read_row, warn_unread
+from scalar_retrieval.eval.benchmarks.definition import configure_processor
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar import MODALITIES, load_model
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
+from scalar_retrieval.trainer.data import ClipDataset
+from scalar_retrieval.trainer.embeddings import EmbeddingDataset
+from scalar_retrieval.trainer.lora import apply_adapters
+from scalar_retrieval.trainer.run import main
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_joint_training import QUIET, assert_same_step, from_files, trainer_of
 from tests.trainer.test_scalar_trainer import step
-from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
-from trainer.data import ClipDataset
-from trainer.embeddings import EmbeddingDataset
-from trainer.lora import apply_adapters
-from trainer.run import main
 
 FIVE = [*MODALITIES, "title", "screen"]
 COLUMNS = {"video": "video_path", "audio": "audio_path"}
@@ -102,7 +102,9 @@ def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
             embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
             warn_unread(rows.column_names, processor.modalities)
     assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
-    reported = [record.getMessage() for record in caplog.records if record.name == "eval.benchmarks.clip_rows"]
+    reported = [
+        record.getMessage() for record in caplog.records if record.name == "scalar_retrieval.eval.benchmarks.clip_rows"
+    ]
     assert len(reported) == 1 and reported[0].startswith(
         "The model embeds screen, but the benchmark has no such column"
     )

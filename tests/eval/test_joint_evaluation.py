@@ -4,9 +4,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from eval.benchmarks.definition import configure_processor
-from eval.embedding.embed_dataset import embed_dataset
-from modeling_scalar import load_model
+from scalar_retrieval.eval.benchmarks.definition import configure_processor
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.modeling_scalar import load_model
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 

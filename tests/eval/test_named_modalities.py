@@ -11,20 +11,20 @@ import torch
 from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
-from eval.__main__ import app
-from eval.calibrate import CalibrateConfig, calibrate
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.calibration import calibrate_embeddings
-from eval.protocol.first_stage import (
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.calibrate import CalibrateConfig, calibrate
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.calibration import calibrate_embeddings
+from scalar_retrieval.eval.protocol.first_stage import (
     evaluate_embeddings,
     measurable_methods,
     measure_first_stage,
     pathways,
 )
-from eval.protocol.missing import ladder
-from eval.run import RunConfig, run
-from gallery.gallery import Gallery
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.eval.protocol.missing import ladder
+from scalar_retrieval.eval.run import RunConfig, run
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.slow import make_embeddings, slow_mask
 from tests.modeling_scalar.test_calibrated_scores import Scores
 from tests.modeling_scalar.test_scores_scalar import loop
@@ -118,7 +118,9 @@ def write_model(folder, modalities):
 @pytest.fixture
 def biased(tmp_path, monkeypatch):
     """A gallery in which the cosines of titles lie above all others, and a model that names them in another order."""
-    monkeypatch.setattr("eval.calibrate.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2))
+    monkeypatch.setattr(
+        "scalar_retrieval.eval.calibrate.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2)
+    )
     embeddings = made(clips=60, dim=32)
     way = normalize(torch.randn(32, generator=torch.Generator().manual_seed(2)), dim=-1)
     embeds, texts = embeddings.modality_embeds.clone(), embeddings.text_embeds

@@ -1,10 +1,8 @@
 """The rooms of the evaluation and the one direction of imports between them."""
 
-import ast
-
 import pytest
 
-from tests.imports import ROOT, statements
+from tests.imports import ROOT, modules, statements
 
 EVAL = ROOT / "eval"
 ALLOWED = {
@@ -19,12 +17,7 @@ ALLOWED = {
 
 def imported_rooms(path):
     """The rooms that a file imports from, also inside functions."""
-    names = []
-    for statement in statements(path):
-        if isinstance(statement, ast.Import):
-            names += [alias.name for alias in statement.names]
-        elif statement.level == 0:
-            names.append(statement.module)
+    names = [name for statement in statements(path) for name in modules(path, statement)]
     return {name.split(".")[1] for name in names if name.startswith("eval.")} & set(ALLOWED)
 
 

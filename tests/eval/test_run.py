@@ -11,20 +11,20 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.__main__ import app
-from eval.benchmarks.definition import Split, configure_processor
-from eval.benchmarks.registry import load_benchmark, load_split
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
-from eval.protocol.first_stage import evaluate_embeddings
-from eval.protocol.missing import RATES
-from eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
-from eval.run import run
-from eval.settings import RunConfig
 from evidence.miniature.generation import generate
-from gallery.matching import POLICIES
-from modeling_scalar import ScalarModel, load_model, scores_scalar
-from modeling_scalar.scores_scalar import register_method
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.benchmarks.definition import Split, configure_processor
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings
+from scalar_retrieval.eval.protocol.missing import RATES
+from scalar_retrieval.eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
+from scalar_retrieval.eval.run import run
+from scalar_retrieval.eval.settings import RunConfig
+from scalar_retrieval.gallery.matching import POLICIES
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model, scores_scalar
+from scalar_retrieval.modeling_scalar.scores_scalar import register_method
 from tests.conftest import make_tiny_config
 from tests.eval import slow
 from tests.eval.protocol.slow_matching import evaluate_two_stage
@@ -119,7 +119,7 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
     whole, data, tiny_model_dir, tmp_path, monkeypatch
 ):
     folder, first = whole
-    monkeypatch.setattr("eval.source.embed_dataset", pytest.fail)
+    monkeypatch.setattr("scalar_retrieval.eval.source.embed_dataset", pytest.fail)
     source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data}
     again = run(
         RunConfig(
@@ -177,7 +177,7 @@ def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, dat
 
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
     test = load_split("miniature", data)
-    monkeypatch.setattr("eval.source.load_split", lambda *arguments, **options: test)
+    monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: test)
     config = RunConfig(tmp_path, str(tiny_model_dir), "miniature", data, fusion_split="train")
     with pytest.raises(ValueError, match="'train' and 'test' share 14, such as '"):
         run(config)
@@ -219,7 +219,7 @@ def test_an_infinite_temperature_survives_the_files(tmp_path):
 def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_dir, tmp_path, monkeypatch):
     whole = load_split("miniature_classes", data)
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
-    monkeypatch.setattr("eval.source.load_split", lambda *arguments, **options: split)
+    monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
     arguments = (str(tiny_model_dir), "miniature_classes", data)
     results = run(RunConfig(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False))
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
@@ -235,7 +235,7 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
 def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_scores.py").write_text(
-        "from modeling_scalar.scores_scalar import register_method\n\n\n"
+        "from scalar_retrieval.modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("my_product")\ndef my_product(pairs):\n    return pairs.similarities.prod(0)\n'
     )
     make_embeddings().save(tmp_path / "store")
@@ -285,7 +285,8 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
 
 
 def test_help_does_not_wait_for_heavy_imports():
-    code = "import sys, eval.__main__; print({'torch', 'transformers', 'datasets', 'matplotlib'} & set(sys.modules))"
-    root = Path(sys.modules["eval.__main__"].__file__).parents[1]
+    heavy = {"torch", "transformers", "datasets", "matplotlib"}
+    code = f"import sys, scalar_retrieval.eval.__main__; print({heavy} & set(sys.modules))"
+    root = Path(sys.modules["scalar_retrieval.eval.__main__"].__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

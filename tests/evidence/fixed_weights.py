@@ -3,7 +3,7 @@
 import pytest
 
 from evidence.weighted import WEIGHTED
-from modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
 
 _REGISTERED = {name: METHODS.pop(name) for name in WEIGHTED}
 

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from evidence.halve import LOG
-from gallery.files import sha256_of
-from modeling_scalar import load_model
-from trainer.recipe_files import read_recipe
+from scalar_retrieval.gallery.files import sha256_of
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.recipe_files import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKBONE = ROOT / "recipes" / "miniature_backbone"

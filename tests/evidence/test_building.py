@@ -8,7 +8,7 @@ from transformers import BertTokenizer
 
 from evidence.building import build_backbone, learn_vocabulary
 from evidence.miniature.generation import generate
-from modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["A red star, slowly.", "a RED circle", "Zo\u00eb says: hello", "star star"]

@@ -9,8 +9,6 @@ import torch
 import yaml
 from PIL import Image
 
-from eval.benchmarks.registry import load_split
-from eval.embedding.embed_dataset import embed_dataset
 from evidence.composed import measuring, writing
 from evidence.composed.drawing import KINDS, MODALITIES, ComposedClip, draw, recall_ceilings
 from evidence.composed.measuring import Vectors, compose, embed, fit_arity, rank_draw
@@ -28,9 +26,11 @@ from evidence.composed.report import RESULTS, ComposedResults, fill, read_claims
 from evidence.composed.writing import check_settings, write_composed
 from evidence.settings import MiniatureConfig
 from evidence.stamps.items import Item
-from modeling_scalar import load_model
-from modeling_scalar.media_scalar import SAMPLING_RATE
-from modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 from tests.evidence.test_stamps import ROOT, write_stamp
 

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from eval.protocol.missing import mask_modalities
 from evidence.fused import encode_whole, rank_whole
-from modeling_scalar import Clip
+from scalar_retrieval.eval.protocol.missing import mask_modalities
+from scalar_retrieval.modeling_scalar import Clip
 
 
 class Encoder:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gallery.files import sha256_of
-from modeling_scalar import load_model
+from scalar_retrieval.gallery.files import sha256_of
+from scalar_retrieval.modeling_scalar import load_model
 
 
 @pytest.fixture

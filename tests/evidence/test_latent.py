@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from eval.embedding.embeddings import Embeddings
-from eval.run import has_classes
 from evidence.latent import latent_space
-from modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.run import has_classes
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 
 
 def make_classes(sizes=(5, 4, 6), strength=1.0, dim=12, seed=0, labels=("dog", "cat", "rain", "horn", "sea")):

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from evidence.weighted import DISCOUNTED, FITTED, WEIGHTED
-from modeling_scalar.scores_scalar import METHODS, retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, retrieval_scores
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 
 

@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import Hits, Texts
-from gallery.windows import Place
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.hits import Hits, Texts
+from scalar_retrieval.gallery.windows import Place
 
 DIM = 16
 MADE_BY = {"model": "model", "fingerprint": "f" * 64, "query_temperature": 0.1}
@@ -54,7 +54,7 @@ def make_gallery(tmp_path):
 
 
 def hits_of(hits, modalities=None, **facts):
-    """The columns of hits, in this order; `facts` are further arguments of [`~gallery.hits.Hits`]."""
+    """The columns of hits, in this order; `facts` are further arguments of [`~scalar_retrieval.gallery.hits.Hits`]."""
     hits = list(hits)
     modalities = modalities or tuple(hits[0].presence)
     places = [hit.place or Place(hit.clip_id) for hit in hits]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from eval.embedding.embeddings import Embeddings
-from gallery.columns import query_table
-from gallery.filters import Filter
-from gallery.gallery import Gallery, verify_gallery
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.columns import query_table
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.gallery import Gallery, verify_gallery
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import make_clips, make_queries
 
 NAMES, EMBEDS, MASK = make_clips(14)

@@ -6,8 +6,8 @@ import random
 import torch
 from torch.nn.functional import normalize
 
-from gallery.filters import Filter
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 
 DIM = 8
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gallery.files import read_json
+from scalar_retrieval.gallery.files import read_json
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from gallery.filters import Filter, ModalityError
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.searcher import Selection
-from modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.gallery.filters import Filter, ModalityError
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.searcher import Selection
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import MADE_BY, make_clips
 
 DAY = 86_400 * 10**9

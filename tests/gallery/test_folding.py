@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gallery import cues
-from gallery.cues import ClipWords, read_cues
-from gallery.file_state import clip_stat
-from gallery.filters import Filter
-from gallery.folding import folded, spans_of
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.hits import remarks_of
-from gallery.querying import split_query
-from gallery.searcher import Selection
-from gallery.transcripts import Transcripts
+from scalar_retrieval.gallery import cues
+from scalar_retrieval.gallery.cues import ClipWords, read_cues
+from scalar_retrieval.gallery.file_state import clip_stat
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.folding import folded, spans_of
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.hits import remarks_of
+from scalar_retrieval.gallery.querying import split_query
+from scalar_retrieval.gallery.searcher import Selection
+from scalar_retrieval.gallery.transcripts import Transcripts
 from tests.gallery.conftest import MADE_BY
 
 DIM = 4

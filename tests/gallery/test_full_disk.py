@@ -7,13 +7,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from commands.errors import error_text
-from eval.embedding.embeddings import Embeddings
-from gallery.gallery import Gallery
-from gallery.repair import repair
-from gallery.storage import MANIFEST
-from modeling_scalar import MODALITIES
-from search.__main__ import app
+from scalar_retrieval.commands.errors import error_text
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.repair import repair
+from scalar_retrieval.gallery.storage import MANIFEST
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.search.__main__ import app
 from tests.disks import small_disk
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 from tests.gallery.faults import Faults

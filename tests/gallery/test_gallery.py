@@ -5,10 +5,10 @@ import pytest
 import torch
 from datasets import load_from_disk
 
-from gallery.columns import query_table
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.gallery.columns import query_table
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.scores import METHODS
 
@@ -25,7 +25,7 @@ def ids(hits):
 @pytest.mark.parametrize("k", [3, 100])
 def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, monkeypatch, dtype, method, k):
     """Of three commits, with clips removed and replaced, in blocks of 8: what `retrieval_scores` gives of all."""
-    monkeypatch.setattr("gallery.exact.ranking._BLOCK_OF_FEW", 8)
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.ranking._BLOCK_OF_FEW", 8)
     batches = [make_clips(40, seed) for seed in range(3)]
     gallery = write(tmp_path, *batches, dtype=dtype)
     with GalleryWriter(tmp_path) as writer:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gallery.filters import Filter
-from gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
-from gallery.windows import place_of_clip
-from modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
+from scalar_retrieval.gallery.windows import place_of_clip
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import hits_of, make_clips, make_queries, write
 
 ODD = '/v/<b onload=x>&amp; "odd" \x1b[31m\u202e.mp4'

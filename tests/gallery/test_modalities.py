@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import MADE_BY, make_queries
 
 NAMES = ("video", "audio", "subtitle", "title", "on_screen")

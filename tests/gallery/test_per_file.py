@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import normalize
 
-from gallery.filters import Filter
-from gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 
 
 def windows(place, num_files, num_windows, names="talk{}.mp4"):

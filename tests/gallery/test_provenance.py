@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from gallery.files import write_json
-from gallery.provenance import source_state
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.provenance import source_state
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 
 def test_interrupted_write_leaves_the_old_file(tmp_path):

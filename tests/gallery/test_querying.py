@@ -7,18 +7,18 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from gallery.decoding import sandboxed
-from gallery.embedding import embed_clips
-from gallery.filters import Filter
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import HitLists, Hits
-from gallery.querying import NothingToCompareError, embed_captions, query_like
-from gallery.searcher import Selection
-from gallery.windows import SEGMENT
-from modeling_scalar import load_model
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.embedding import embed_clips
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.hits import HitLists, Hits
+from scalar_retrieval.gallery.querying import NothingToCompareError, embed_captions, query_like
+from scalar_retrieval.gallery.searcher import Selection
+from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.media_corpus import media
 
@@ -32,7 +32,7 @@ def loaded(tiny_model_dir):
 def asked(tiny_model_dir, loaded, tmp_path, monkeypatch):
     """A gallery of a saved model, and how often that was loaded."""
     count, metadata = [], {"model": str(tiny_model_dir), "fingerprint": identify(tiny_model_dir).fingerprint}
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *given: count.append(given) or loaded)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *given: count.append(given) or loaded)
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
         writer.metadata = metadata | {"query_temperature": 0.1}
         writer.put_clips(*make_clips(20, dim=loaded[0].config.projection_dim))

@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eval.embedding.embed_dataset import embed_dataset
-from eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
-from gallery.decoding import SandboxedReader
-from gallery.file_state import clip_sha256, clip_stat
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.matching import clip_views, reranked_places
-from gallery.querying import QueryModel
-from gallery.transcripts import Transcripts
-from modeling_scalar import ScalarModel
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import MediaError, names_subtitle_file
-from modeling_scalar.processing_scalar import FROM_VIDEO
-from modeling_scalar.scores_scalar import retrieval_scores
-from search.indexing import Indexer
-from search.sources import find_files
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.matching import clip_views, reranked_places
+from scalar_retrieval.gallery.querying import QueryModel
+from scalar_retrieval.gallery.transcripts import Transcripts
+from scalar_retrieval.modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, names_subtitle_file
+from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
 

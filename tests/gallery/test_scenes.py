@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gallery.decoding import SandboxedReader
-from gallery.scenes import PACE, cuts_of, scene_windows
-from gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.scenes import PACE, cuts_of, scene_windows
+from scalar_retrieval.gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
 from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
 

@@ -7,8 +7,8 @@ import numpy as np
 from huggingface_hub import ModelCard
 from safetensors.numpy import save_file
 
-from hub_cards.privacy import check_card
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.hub_cards.privacy import check_card
+from scalar_retrieval.modeling_scalar.model_identity import identify
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING, write_adapter

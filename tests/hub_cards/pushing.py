@@ -1,8 +1,8 @@
 """Pushes as tests give them: what, where to, the licence, and options."""
 
-from hub_cards import adapter, gallery, metric, model, space
-from hub_cards.publishing import push
-from hub_cards.settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
+from scalar_retrieval.hub_cards import adapter, gallery, metric, model, space
+from scalar_retrieval.hub_cards.publishing import push
+from scalar_retrieval.hub_cards.settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
 
 LICENCE = {"license": "mit"}  # without one, the Hub warns of the card
 

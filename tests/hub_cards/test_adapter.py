@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from safetensors.torch import save_file as save_tensors
 from transformers import AutoModel
 
-from hub_cards.adapter import adapter_card, find_base, stage_adapter
-from hub_cards.card import Details
-from hub_cards.evidence.evaluations import eval_results, read_results
-from hub_cards.publishing import PublishedModel
-from modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.hub_cards.adapter import adapter_card, find_base, stage_adapter
+from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.evidence.evaluations import eval_results, read_results
+from scalar_retrieval.hub_cards.publishing import PublishedModel
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 from tests.hub_cards.evidence.test_evaluations import SHA256
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json

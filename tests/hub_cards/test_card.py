@@ -2,8 +2,8 @@
 
 import pytest
 
-from hub_cards import card as cards
-from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card, render
+from scalar_retrieval.hub_cards import card as cards
+from scalar_retrieval.hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card, render
 
 # Round trip ---------------------------------------------------------------------------------------------------------
 

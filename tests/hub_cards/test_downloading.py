@@ -6,11 +6,11 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
-from gallery.provenance import pending_download
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import identify
-from search import __main__ as search
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.provenance import pending_download
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.search import __main__ as search
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 
@@ -26,7 +26,7 @@ def place(hub, tmp_path, monkeypatch):
     (folder / "model.gguf").unlink()
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "sound.wav").write_bytes(wav(tone(16_000)))
-    monkeypatch.setattr("search.index_folder.DEFAULT_MODEL", "user/encoder")
+    monkeypatch.setattr("scalar_retrieval.search.index_folder.DEFAULT_MODEL", "user/encoder")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -68,7 +68,7 @@ def silent(hub, monkeypatch):
     """A Hub that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setattr("modeling_scalar.model_identity._HUB_TIMEOUT", 0.2)
+        monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity._HUB_TIMEOUT", 0.2)
         yield
 
 

@@ -3,7 +3,7 @@ import tempfile
 import pytest
 from typer.testing import CliRunner
 
-from hub_cards.__main__ import app
+from scalar_retrieval.hub_cards.__main__ import app
 from tests.disks import small_disk
 
 NAME = "user/scalar"

@@ -6,16 +6,16 @@ import pytest
 import torch
 from datasets import disable_progress_bars, load_dataset, load_from_disk
 
-from gallery import writing
-from gallery.file_state import clip_sha256, clip_stat, is_as_known
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.stills import Stills
-from gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
-from hub_cards.card import Details
-from hub_cards.gallery import gallery_card, stage_gallery
-from hub_cards.publishing import PublishedModel
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.scores_scalar import query_weights, retrieval_scores
+from scalar_retrieval.gallery import writing
+from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat, is_as_known
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.stills import Stills
+from scalar_retrieval.gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
+from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.gallery import gallery_card, stage_gallery
+from scalar_retrieval.hub_cards.publishing import PublishedModel
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings
 from tests.hub_cards.folders import blocks
 

@@ -7,18 +7,18 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 
-from hub_cards.adapter import adapter_card, stage_adapter
-from hub_cards.card import Details
-from hub_cards.model import model_card, stage_model
-from hub_cards.publishing import PublishedModel
-from modeling_scalar import load_model
+from scalar_retrieval.hub_cards.adapter import adapter_card, stage_adapter
+from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.model import model_card, stage_model
+from scalar_retrieval.hub_cards.publishing import PublishedModel
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.lora import apply_adapters, count_parameters
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import blocks, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
 from tests.hub_cards.test_round_trip import SCORE, scores_here
 from tests.joint_encoders import write_joint_encoder
-from trainer.lora import apply_adapters, count_parameters
 
 DETAILS = Details({"license": "apache-2.0", "language": ["en"]})
 

@@ -6,8 +6,8 @@ from shutil import copytree
 import pytest
 from typer.testing import CliRunner
 
-from hub_cards.__main__ import app
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.hub_cards.__main__ import app
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 NAME = "user/scalar"
 

@@ -2,7 +2,7 @@
 
 import re
 
-from hub_cards.markdown import Markdown, code, table, text
+from scalar_retrieval.hub_cards.markdown import Markdown, code, table, text
 
 HOSTILE = "a|b\n# c <script>`x`</script> [l](http://e.org) **d** $e$ \\ ---\r\x00"
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 import yaml
 
-from hub_cards.card import Details, read_card
-from hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
+from scalar_retrieval.hub_cards.card import Details, read_card
+from scalar_retrieval.hub_cards.metric import GRADIO_VERSION, metric_card, stage_metric
 from tests.conftest import ROOT
 from tests.hub_cards.folders import blocks
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from hub_cards.card import Details
-from hub_cards.model import model_card, stage_model
-from modeling_scalar import ScalarModel, ScalarProcessor
+from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.model import model_card, stage_model
+from scalar_retrieval.modeling_scalar import ScalarModel, ScalarProcessor
 from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import CODE, PROCESSOR, make_model, names, write_card, write_json
 

@@ -10,14 +10,14 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import yaml_dump
 from safetensors.torch import save_file
 
-from hub_cards import publishing
-from hub_cards.adapter import KIND as ADAPTER
-from hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
-from hub_cards.errors import PublishError
-from hub_cards.model import KIND as MODEL
-from hub_cards.privacy import check_card, check_no_token, without_folders
-from hub_cards.publishing import publish
-from hub_cards.settings import MetricPush
+from scalar_retrieval.hub_cards import publishing
+from scalar_retrieval.hub_cards.adapter import KIND as ADAPTER
+from scalar_retrieval.hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
+from scalar_retrieval.hub_cards.errors import PublishError
+from scalar_retrieval.hub_cards.model import KIND as MODEL
+from scalar_retrieval.hub_cards.privacy import check_card, check_no_token, without_folders
+from scalar_retrieval.hub_cards.publishing import publish
+from scalar_retrieval.hub_cards.settings import MetricPush
 
 NAME = "user/scalar"
 

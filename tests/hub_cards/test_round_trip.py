@@ -16,24 +16,24 @@ import pytest
 import torch
 from huggingface_hub import hf_hub_download
 
-from eval.benchmarks.registry import load_benchmark
-from eval.run import RunConfig
-from eval.run import run as evaluate
 from evidence.building import build_backbone
 from evidence.miniature.generation import generate
-from gallery.gallery import GalleryWriter
-from hub_cards.privacy import check_card
-from modeling_scalar import load_model
-from search.index_folder import index_folder
-from search.settings import IndexConfig
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.run import RunConfig
+from scalar_retrieval.eval.run import run as evaluate
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.hub_cards.privacy import check_card
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.search.index_folder import index_folder
+from scalar_retrieval.search.settings import IndexConfig
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.semantic_targets import make_semantic_targets
 from tests.conftest import ROOT
 from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.conftest import use_hub
 from tests.hub_cards.folders import blocks
 from tests.hub_cards.hub_server import HubServer
 from tests.hub_cards.pushing import push_adapter, push_gallery, push_metric, push_model, push_space
-from trainer.recipe import parse_arguments
-from trainer.semantic_targets import make_semantic_targets
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +53,7 @@ INPUTS = dict(
 
 
 def train_run(folder, recipes, output, *options):
-    from trainer.run import train
+    from scalar_retrieval.trainer.run import train
 
     fixed = ["--root", folder / "data", "--output_dir", output, "--per_device_train_batch_size", "8", "--use_cpu"]
     fixed += ["true", "--dataloader_num_workers", "0", "--report_to", "none", "--disable_tqdm", "true"]
@@ -91,7 +91,7 @@ def elsewhere(made, tmp_path_factory):
         api = hub.api()
         push_model(made / "backbone", "user/backbone", api=api)
         # A user gives a folder and a name, nothing else.
-        command = ["-m", "hub_cards", "adapter", made / "adapter", "user/adapter"]
+        command = ["-m", "scalar_retrieval.hub_cards", "adapter", made / "adapter", "user/adapter"]
         done = subprocess.run(
             [sys.executable, *map(str, command)], cwd=ROOT, env=hub.env(home), capture_output=True, text=True
         )
@@ -220,13 +220,13 @@ def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
         INPUTS
         + f"""
 import json
-from eval.run import RunConfig, run
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import identify
-from search.index_folder import index_folder
-from search.settings import IndexConfig
-from trainer.run import _build_model
-from trainer.recipe import parse_arguments
+from scalar_retrieval.eval.run import RunConfig, run
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.search.index_folder import index_folder
+from scalar_retrieval.search.settings import IndexConfig
+from scalar_retrieval.trainer.run import _build_model
+from scalar_retrieval.trainer.recipe import parse_arguments
 
 model, processor = load_model("user/adapter")
 with torch.no_grad():

@@ -14,12 +14,12 @@ from sentence_transformers import SentenceTransformer
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
-from modeling_scalar.light_model import LIGHT_PACKAGES
-from search.__main__ import app
-from search.index_folder import index_folder
-from search.service import server
-from search.settings import IndexConfig
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar.light_model import LIGHT_PACKAGES
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.index_folder import index_folder
+from scalar_retrieval.search.service import server
+from scalar_retrieval.search.settings import IndexConfig
 from tests.hub_cards.pushing import push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
@@ -131,7 +131,7 @@ def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
 
 
 def test_a_service_is_open_to_all_only_by_its_option(monkeypatch, tmp_path):
-    from search.__main__ import app
+    from scalar_retrieval.search.__main__ import app
 
     Gallery.from_arrays(["a"], {"image": torch.eye(1, 4)}, path=tmp_path / "gallery")
     monkeypatch.delenv("SCALAR_SERVICE_TOKEN", raising=False)

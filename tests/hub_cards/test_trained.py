@@ -7,10 +7,10 @@ import tomllib
 
 import pytest
 
-from hub_cards.adapter import adapter_card, stage_adapter
-from hub_cards.card import Details
-from hub_cards.model import model_card, stage_model
-from hub_cards.publishing import PublishedModel
+from scalar_retrieval.hub_cards.adapter import adapter_card, stage_adapter
+from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.model import model_card, stage_model
+from scalar_retrieval.hub_cards.publishing import PublishedModel
 from tests.conftest import ROOT
 from tests.hub_cards.evidence.test_evaluations import make_content
 from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation

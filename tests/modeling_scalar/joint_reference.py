@@ -79,16 +79,16 @@ def main(root: Path, folder: Path, output: Path) -> None:
         "scores": remote(**batch).scores,
         "query": remote.get_text_features(**processor(text="a dog barks")).pooler_output,
         "missing": sorted(set(remote.state_dict()) ^ set(torch.load(folder / "names.pt"))),
-        "is_remote": "modeling_scalar" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
+        "is_remote": "scalar_retrieval" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
     }
 
     sys.path.insert(0, str(root))
     from sentence_transformers import SentenceTransformer
 
     from evidence.fused import encode_whole
-    from modeling_scalar import Clip, load_model
-    from modeling_scalar.model_identity import identify
-    from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
+    from scalar_retrieval.modeling_scalar import Clip, load_model
+    from scalar_retrieval.modeling_scalar.model_identity import identify
+    from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 
     Path("cat.png").touch()

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import ScalarConfig
-from modeling_scalar.configuration_joint_scalar import ScalarJointConfig
-from modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar import ScalarConfig
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from tests.modeling_scalar.test_scores_scalar import CALIBRATION, FLOAT32, loop, random_clips
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarConfig, ScalarModel
 from tests.conftest import make_tiny_config
 
 

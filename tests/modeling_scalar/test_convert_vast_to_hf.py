@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
-from modeling_scalar.convert_vast_to_hf import app, convert, convert_state_dict, read_checkpoint
+from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar.convert_vast_to_hf import app, convert, convert_state_dict, read_checkpoint
 
 PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
 CASES = {

@@ -11,7 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling_scalar.scores_scalar import MIN_NORM, ScoreOptions, exact_scores, query_weights, retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import (
+    MIN_NORM,
+    ScoreOptions,
+    exact_scores,
+    query_weights,
+    retrieval_scores,
+)
 
 NAMES = ("video", "audio", "subtitle", "title", "speech", "screen", "tags", "place")
 CENTROIDS = ("scalar", "uniform")

@@ -24,7 +24,7 @@ from transformers import (
     pipeline,
 )
 
-from modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 from tests.conftest import make_tiny_config
 
 

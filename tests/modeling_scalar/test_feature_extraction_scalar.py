@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, kaldi_fbank
-from modeling_scalar.media_scalar import resample
+from scalar_retrieval.modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor, kaldi_fbank
+from scalar_retrieval.modeling_scalar.media_scalar import resample
 
 MEAN, STD = 15.41663, 6.55582
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import image_processing_scalar
-from modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor
+from scalar_retrieval.modeling_scalar import image_processing_scalar
+from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import ScalarPatchImageProcessor
+from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor
 
 RAW = {"image_mean": [0.0] * 3, "image_std": [1.0] * 3}  # pixel values stay in [0, 1]
 

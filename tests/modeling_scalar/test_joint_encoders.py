@@ -18,7 +18,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from modeling_scalar import (
+from scalar_retrieval.modeling_scalar import (
     MODALITIES,
     Clip,
     ScalarJointModel,
@@ -26,10 +26,14 @@ from modeling_scalar import (
     ScalarProcessor,
     load_model,
 )
-from modeling_scalar.configuration_joint_scalar import FAMILIES
-from modeling_scalar.image_processing_joint_scalar import patch_grid
-from modeling_scalar.processing_joint_scalar import as_words
-from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor, supported_modalities
+from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import patch_grid
+from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words
+from scalar_retrieval.modeling_scalar.sentence_encoders import (
+    ScalarSentenceModel,
+    ScalarSentenceProcessor,
+    supported_modalities,
+)
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
 from tests.media_corpus import media

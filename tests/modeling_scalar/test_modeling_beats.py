@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_scalar import BeatsModel
+from scalar_retrieval.modeling_scalar import BeatsModel
 from tests.conftest import make_tiny_config
 
 

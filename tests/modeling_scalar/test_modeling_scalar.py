@@ -24,9 +24,9 @@ from transformers import (
 )
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
-from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.modeling_scalar import split_fused_projections
-from modeling_scalar.scores_scalar import CONCATENATIONS, query_weights
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
+from scalar_retrieval.modeling_scalar.modeling_scalar import split_fused_projections
+from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, query_weights
 from tests.conftest import make_batch, make_tiny_config
 
 CLOSE = {"atol": 1e-5, "rtol": 0}  # another batch shape sums in another order

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, kind_of, load_model
-from modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
+from scalar_retrieval.modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, kind_of, load_model
+from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
 

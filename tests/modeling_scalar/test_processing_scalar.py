@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoProcessor, BertTokenizer
 
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
-from modeling_scalar.media_scalar import MediaError, resample
-from modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
+from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, resample
+from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
 from tests.gallery.decoding.reading import read_audio, read_frames, write_media
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog barks loudly hello world".split()
@@ -97,7 +97,7 @@ def test_a_stream_that_does_not_decode_raises_by_default(processor, files, name)
 
 def test_a_damaged_stream_can_count_up_to_its_damage(processor, files, monkeypatch):
     warnings = []
-    monkeypatch.setattr("modeling_scalar.processing_scalar.logger.warning", warnings.append)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.processing_scalar.logger.warning", warnings.append)
     monkeypatch.setattr(processor.reader, "on_error", "missing")
     clip = processor.read_clip(files / "half.mp4", subtitle="a dog")
     whole = processor.read_clip(files / "both.mp4", num_frames="all")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_scalar import ScalarModel, ScalarProcessor
+from scalar_retrieval.modeling_scalar import ScalarModel, ScalarProcessor
 from tests.conftest import make_tiny_config
 from tests.joint_encoders import write_joint_encoder
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from modeling_scalar import MODALITIES, scores_scalar
-from modeling_scalar.scores_scalar import (
+from scalar_retrieval.modeling_scalar import MODALITIES, scores_scalar
+from scalar_retrieval.modeling_scalar.scores_scalar import (
     ScoreOptions,
     closed_form,
     exact_scores,
@@ -69,7 +69,7 @@ def loop(texts, modalities, mask, temperature=0.1, modality_scale=None, modality
 @pytest.mark.parametrize("method", METHODS)
 def test_differentiable_and_tiled_paths_agree(method, monkeypatch):
     texts, modalities, mask = random_clips()
-    monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.scores_scalar._TILE", (3, 5))
     tiled = score((texts, modalities, mask), method, **CALIBRATION)
     plain = score((texts.requires_grad_(), modalities, mask), method, **CALIBRATION)
     assert plain.requires_grad == (method != "rank_fusion") and not tiled.requires_grad
@@ -249,7 +249,7 @@ def test_nothing_to_score_is_no_scores(method, num_queries, num_clips):
 
 
 def test_a_new_method_is_one_function(monkeypatch):
-    monkeypatch.setattr("modeling_scalar.scores_scalar.METHODS", dict(METHODS))
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.scores_scalar.METHODS", dict(METHODS))
 
     @register_method("least", scorable=lambda mask: mask[:, 0])
     def least(pairs):
@@ -304,12 +304,13 @@ def test_names_say_where_a_modality_stands():
 
 def test_importing_the_scores_loads_torch_and_their_own_file():
     code = (
-        "import sys; import modeling_scalar.scores_scalar; "
-        "print(sorted(name for name in sys.modules if name.split('.')[0] in "
-        "('modeling_scalar', 'av', 'datasets', 'transformers', 'gallery', 'pyarrow')))"
+        "import sys; import scalar_retrieval.modeling_scalar.scores_scalar; "
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
+        "('scalar_retrieval', 'av', 'datasets', 'transformers', 'pyarrow')))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found.strip() == "['modeling_scalar', 'modeling_scalar.scores_scalar']"
+    room = "scalar_retrieval.modeling_scalar"
+    assert found.split() == ["scalar_retrieval", room, f"{room}.scores_scalar"]
 
 
 def test_arrays_of_numpy_have_the_scores_of_tensors():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from modeling_scalar import ScalarModel
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.conftest import make_tiny_config
 
 RAW = ("pixel_values_videos", "input_features")

@@ -7,7 +7,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_loss
 
-from modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar import ScalarModel
 from tests.conftest import make_batch, make_tiny_config
 
 FEATURES = {

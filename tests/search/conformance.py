@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
+from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
 from tests.gallery.conftest import MADE_BY
 from tests.gallery.exact.test_screening import make_vectors, mixes_of
 

@@ -19,7 +19,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from search.push import write_extension
+from scalar_retrieval.search.push import write_extension
 
 _KEEPER = """
 cat

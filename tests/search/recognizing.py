@@ -6,7 +6,7 @@ from threading import Lock
 import torch
 from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC
 
-from search.recognizers import SpeechRecognizer
+from scalar_retrieval.search.recognizers import SpeechRecognizer
 
 
 def save_ctc(folder):

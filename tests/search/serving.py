@@ -12,18 +12,18 @@ import torch
 from torch.nn.functional import normalize
 from transformers import BatchFeature
 
-from gallery.decoding import SandboxedReader
-from gallery.described import modalities_in
-from gallery.files import sha256_of
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.querying import QueryModel
-from gallery.searcher import Searcher
-from modeling_scalar.processing_scalar import Clip
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from search.service.app import build_app
-from search.service.archive import Archive
-from search.service.guard import Token
-from search.service.server import address_of, listen, make_server
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.described import modalities_in
+from scalar_retrieval.gallery.files import sha256_of
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.querying import QueryModel
+from scalar_retrieval.gallery.searcher import Searcher
+from scalar_retrieval.modeling_scalar.processing_scalar import Clip
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.search.service.app import build_app
+from scalar_retrieval.search.service.archive import Archive
+from scalar_retrieval.search.service.guard import Token
+from scalar_retrieval.search.service.server import address_of, listen, make_server
 
 DIM = 8
 FITTED = {

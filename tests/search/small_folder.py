@@ -1,10 +1,10 @@
-"""A folder of two small clips, and `python -m search` called in this process."""
+"""A folder of two small clips, and `python -m scalar_retrieval.search` called in this process."""
 
 from pathlib import Path
 
 from typer.testing import CliRunner
 
-from search.__main__ import app
+from scalar_retrieval.search.__main__ import app
 from tests.media_corpus import media, tone, wav
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from modeling_scalar.media_scalar import SAMPLING_RATE
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
 
 SPEECH = str(Path(__file__).parent / "speech.ogg")
 """The tiger sleeps all day beneath the tree. In the evening it walks down to the river and drinks."""

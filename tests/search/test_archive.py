@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gallery.gallery import Gallery
-from modeling_scalar.configuration_scalar import MODALITIES
-from modeling_scalar.media_scalar import MEDIA_FILES
-from search.sources import find_files
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES
+from scalar_retrieval.search.sources import find_files
 from tests.media_corpus import CORPUS, NOISE, cut, media, noisy
 
 NUM_FILES, NUM_KILLS = 2000, 20
@@ -132,7 +132,7 @@ def index(commands, archive, tiny_model_dir):
             "none",
             *options,
         )
-        return commands.start("-m", "search", "index", archive.folder, *arguments)
+        return commands.start("-m", "scalar_retrieval.search", "index", archive.folder, *arguments)
 
     return start
 

@@ -10,8 +10,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.testclient import TestClient
 
-from gallery.windows import clip_id_of
-from search.service import app as app_module
+from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.search.service import app as app_module
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -20,7 +20,7 @@ SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:0
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 20)
+    monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
     names = [*PRESENCE, clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None))]
     write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
     (tmp_path / "clips" / "dog.srt").write_text(SRT)
@@ -111,7 +111,7 @@ def test_an_assistant_needs_the_token_and_the_name_of_this_machine(place):
 
 def test_without_the_package_the_answer_says_what_to_install(place, monkeypatch):
     monkeypatch.setattr(app_module, "find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "search.service.assistants", None)
+    monkeypatch.setitem(sys.modules, "scalar_retrieval.search.service.assistants", None)
     with TestClient(make_app(place), ADDRESS) as client:
         answer = client.post("/mcp", json={})
         assert answer.status_code == 404 and 'pip install "scalar-retrieval[mcp]"' in answer.json()["error"]

@@ -12,17 +12,18 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 from typer.testing import CliRunner
 
-from search.__main__ import app
-from search.settings import TOKEN_VARIABLE
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.settings import TOKEN_VARIABLE
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 
 CODE = """
 import sys
-from commands.scalar import run
+from scalar_retrieval.commands.scalar import run
 try:
     run(sys.argv[1:])
 finally:
-    print(sorted({"torch", "gallery", "numpy", "modeling_scalar"} & set(sys.modules)), file=sys.stderr)
+    heavy = {"torch", "numpy", "scalar_retrieval.gallery", "scalar_retrieval.modeling_scalar"}
+    print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
 
 
@@ -50,7 +51,7 @@ def test_a_service_is_queried_without_torch_or_the_gallery(address):
 
 
 def test_what_a_service_finds_is_printed_with_weights_and_words(address, monkeypatch):
-    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 20)
+    monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
     lines = query(address, "a dog", "a cat", "--k", 5).stdout.splitlines()
     assert [line for line in lines if line.startswith("query: ")] == ["query: a dog", "query: a cat"]
     assert any(line.endswith("  dog.webm") for line in lines) and "     0:01  A dog barks." in lines
@@ -136,8 +137,8 @@ def answering(answer, wait=0.0):
 @pytest.mark.promise("errors", "Whatever answers in place of a service, the query ends in one sentence, in time")
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
-    monkeypatch.setattr("search.client._TIMEOUT_SECONDS", 5.0)
-    monkeypatch.setattr("search.client._MOST_BYTES", 2**18)
+    monkeypatch.setattr("scalar_retrieval.search.client._TIMEOUT_SECONDS", 5.0)
+    monkeypatch.setattr("scalar_retrieval.search.client._MOST_BYTES", 2**18)
     num_refused = 0
     for answer in STRANGE[name]:
         with answering(answer) as address:
@@ -151,7 +152,7 @@ def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
 
 
 def test_a_byte_at_a_time_ends_at_the_deadline(monkeypatch):
-    monkeypatch.setattr("search.client._TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("scalar_retrieval.search.client._TIMEOUT_SECONDS", 0.3)
     tracebacks = []
     monkeypatch.setattr("threading.excepthook", tracebacks.append)
     slow = [(hit(), 0.05), (b"HTTP/1.1 100 Continue\r\n\r\n" * 100, 0.05), (ENDLESS + b"1\r\n \r\n" * 400, 0.002)]

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery.filters import Filter
-from gallery.querying import Likeness, NothingToCompareError
-from gallery.searcher import UnsupportedError
-from gallery.searching import search
-from search.addresses import TableAddress
-from search.postgresql import Table, TableSearcher
-from search.push import push
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.querying import Likeness, NothingToCompareError
+from scalar_retrieval.gallery.searcher import UnsupportedError
+from scalar_retrieval.gallery.searching import search
+from scalar_retrieval.search.addresses import TableAddress
+from scalar_retrieval.search.postgresql import Table, TableSearcher
+from scalar_retrieval.search.push import push
 from tests.gallery.conftest import MADE_BY
 from tests.search.conformance import (
     CALIBRATED,

@@ -20,15 +20,15 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from gallery.decoding import Limits
-from gallery.gallery import Gallery
-from search.__main__ import app
-from search.reading import Job, Reader
-from search.setup import Setup
+from scalar_retrieval.gallery.decoding import Limits
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.reading import Job, Reader
+from scalar_retrieval.search.setup import Setup
 from tests.media_corpus import cut, media
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
-from search.distributed import Cluster  # noqa: E402
+from scalar_retrieval.search.distributed import Cluster  # noqa: E402
 
 NUM_CLIPS = 30
 SECONDS_BETWEEN_KILLS = 2
@@ -190,7 +190,7 @@ def test_a_file_that_kills_every_worker_is_reported_and_costs_no_other_clip(inde
 
 
 def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("search.distributed._PATIENCE", 0.5)
+    monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         unused = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     assert f"No Dask scheduler answers at {unused}" in index(tmp_path / "a", "--cluster", unused, code=1).stderr
@@ -209,7 +209,9 @@ def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_di
         ):
             list(connected.embed(setup, [job], 1))
         setup = replace(setup, model=str(tiny_model_dir))
-        monkeypatch.setattr("search.distributed.identify", lambda _: SimpleNamespace(fingerprint="0" * 64))
+        monkeypatch.setattr(
+            "scalar_retrieval.search.distributed.identify", lambda _: SimpleNamespace(fingerprint="0" * 64)
+        )
         with pytest.raises(ValueError, match="it has other files of this model"):
             list(connected.embed(setup, [job], 1))
 
@@ -226,7 +228,7 @@ class Logged(logging.Handler):
 
 
 def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("search.distributed._PATIENCE", 5)
+    monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 5)
     logged, loggers = Logged(), [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
     for logger in loggers:
         logger.addHandler(logged)

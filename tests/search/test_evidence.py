@@ -11,15 +11,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
-from gallery.querying import QueryModel
-from gallery.transcripts import SCREEN, Cue, Transcripts
-from modeling_scalar.light_model import text_folder
-from modeling_scalar.processing_joint_scalar import ScalarJointProcessor
-from search.__main__ import app
-from search.reading import titles_within
-from search.recognised import RecognitionError
-from search.sources import title_of_name
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.querying import QueryModel
+from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts
+from scalar_retrieval.modeling_scalar.light_model import text_folder
+from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJointProcessor
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.reading import titles_within
+from scalar_retrieval.search.recognised import RecognitionError
+from scalar_retrieval.search.sources import title_of_name
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
@@ -73,7 +73,7 @@ def place(tmp_path, monkeypatch):
     for number, (name, title) in enumerate(TITLES.items()):
         write_clip(tmp_path / "clips" / name, title, 40 * number)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("search.setup.RapidOcrReader", Signs)
+    monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
     return tmp_path
 
 
@@ -223,7 +223,7 @@ def test_a_query_to_a_gallery_of_light_imports_neither_library_of_models(place):
     index("clips", "--model", "light")
     code = (
         "import sys\n"
-        "from search.__main__ import app\n"
+        "from scalar_retrieval.search.__main__ import app\n"
         "app(['query', 'gallery', 'bread recipe'], standalone_mode=False)\n"
         "print(sorted({'sentence_transformers', 'transformers'} & set(sys.modules)))\n"
     )
@@ -247,7 +247,9 @@ def test_the_text_encoder_of_light_gives_the_vectors_of_the_whole_model_which_a_
 
 
 def test_light_is_not_looked_for_on_the_hub(place, monkeypatch):
-    monkeypatch.setattr("modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr(
+        "scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked")
+    )
     assert "4 new" in index("clips", "--model", "light").stdout
     assert best("bread recipe") == ("a.mp4", "title")
 
@@ -296,7 +298,7 @@ def write_sound(path, title, chapters):
 
 
 def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, monkeypatch):
-    monkeypatch.setattr("search.index_folder.LONGEST_SCENE", 6.0)
+    monkeypatch.setattr("scalar_retrieval.search.index_folder.LONGEST_SCENE", 6.0)
     (place / "sounds").mkdir()
     title, chapters = "A year on the island", ["Arrival of the ferry", "The storm"]
     write_sound(place / "sounds" / "year.mkv", title, chapters)
@@ -334,7 +336,9 @@ def sounds(place, monkeypatch):
     (place / "clips" / "subtitled.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na dog barks\n")
     (place / "recogniser").mkdir()
     save_ctc(place / "recogniser")
-    monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))])
+    monkeypatch.setattr(
+        "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))]
+    )
     heard = []
 
     def recognise(waveform):
@@ -342,7 +346,7 @@ def sounds(place, monkeypatch):
         return [Cue(0.0, 1.0, "an elephant in the kitchen")]
 
     recognise.name = "listener"
-    monkeypatch.setattr("search.recognizers.recognizer_of", lambda *_: recognise)
+    monkeypatch.setattr("scalar_retrieval.search.recognizers.recognizer_of", lambda *_: recognise)
     return heard
 
 

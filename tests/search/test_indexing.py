@@ -12,13 +12,13 @@ import torch
 from tqdm import tqdm
 from transformers import BatchFeature
 
-from gallery.decoding import SandboxedReader
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar.processing_scalar import Clip
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from search.indexing import Indexer
-from search.sources import find_files
-from search.vanished import is_gone
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar.processing_scalar import Clip
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
+from scalar_retrieval.search.vanished import is_gone
 
 DIM = 8
 
@@ -388,7 +388,7 @@ def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(fo
             come()
         return found
 
-    monkeypatch.setattr("search.indexing.is_gone", look)
+    monkeypatch.setattr("scalar_retrieval.search.indexing.is_gone", look)
     report, gallery = again(folder, [], prune=True)
     assert looks == files == gallery.clip_ids and of(report, "gone") == files[1 : 2 if comes_back else 3]
 
@@ -469,7 +469,7 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
         def look(name, subtitle):
             raise OSError(errno.ESTALE, "Stale file handle", name)
 
-        monkeypatch.setattr("search.reading.clip_sha256", look)
+        monkeypatch.setattr("scalar_retrieval.search.reading.clip_sha256", look)
     report, gallery = again(folder, files, processor)
     assert len(gallery) == 3 and names(of(report, "unchanged")) == ["0.mp4", "2.mp4"] and not of(report, "unreadable")
     why = {"after it is hashed": "sound: the decoder ended", "before it is hashed": "Stale file handle"}[when]

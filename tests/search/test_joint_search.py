@@ -6,9 +6,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
-from modeling_scalar import load_model
-from search.__main__ import app
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 from tests.search.small_folder import run, write_clips

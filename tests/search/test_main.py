@@ -13,11 +13,11 @@ import torch
 from datasets import load_from_disk
 from typer.testing import CliRunner
 
-from gallery.described import fitted_to
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.hits import NOTHING_MATCHES
-from modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from search.__main__ import app
+from scalar_retrieval.gallery.described import fitted_to
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.hits import NOTHING_MATCHES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.search.__main__ import app
 from tests.search.serving import WordModel, WordProcessor
 from tests.search.test_indexing import make_fail
 from tests.search.test_sources import make_unlistable
@@ -41,7 +41,7 @@ class FakeModel(WordModel):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (FakeModel(), WordProcessor()))
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: (FakeModel(), WordProcessor()))
     for name in ("model", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"name": name}))
@@ -84,7 +84,7 @@ def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_mod
 
 def test_what_a_gallery_cannot_be_is_reported_before_the_model_is_loaded(place, monkeypatch):
     index()
-    monkeypatch.setattr("modeling_scalar.load_model", None)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
     options = ("--model", "model", "--output")
     assert (
         "holds vectors in float16" in run("index", "clips", *options, "gallery", "--dtype", "float32", code=1).stderr
@@ -289,14 +289,14 @@ def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place)
 
 
 def test_help_loads_no_library():
-    code = "import sys, search.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    code = "import sys, scalar_retrieval.search.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[]"
 
 
 def test_the_facts_of_a_gallery_are_printed_without_loading_torch(place):
     Gallery.from_arrays(["a", "b"], {"title": torch.eye(2)}, path="theirs")
-    code = "import sys; sys.argv = ['scalar', 'info', 'theirs']; from commands.scalar import run; run(sys.argv[1:])"
+    code = "from scalar_retrieval.commands.scalar import run; run(['info', 'theirs'])"
     code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     printed = finished.stdout.splitlines()

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.gallery import GalleryWriter
-from gallery.transcripts import Cue, Transcripts, write_transcript
-from search.service.app import PAGE
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.search.service.app import PAGE
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
 from tests.search.serving import PRESENCE, SECRET, make_app, recorded, serving, write_gallery

@@ -17,14 +17,22 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gallery.filters import Filter
-from gallery.searcher import Scoring, Selection
-from modeling_scalar.scores_scalar import ScoreOptions, exact_scores
-from search import postgresql
-from search.addresses import TableAddress
-from search.postgresql import SCHEMA, DamagedTableError, NodeError, Pushed, Table, TableError, TableSearcher
-from search.push import PushReport, push, verify_table
-from search.settings import open_searcher
+from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.searcher import Scoring, Selection
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from scalar_retrieval.search import postgresql
+from scalar_retrieval.search.addresses import TableAddress
+from scalar_retrieval.search.postgresql import (
+    SCHEMA,
+    DamagedTableError,
+    NodeError,
+    Pushed,
+    Table,
+    TableError,
+    TableSearcher,
+)
+from scalar_retrieval.search.push import PushReport, push, verify_table
+from scalar_retrieval.search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
 from tests.search.test_forged import KINDS, METADATA, PARTS, forged, places_in
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
@@ -312,7 +320,7 @@ def test_a_push_that_ends_early_leaves_what_was_there(database, tmp_path, made, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("search.push._Push.write_version", failing)
+        patched.setattr("scalar_retrieval.search.push._Push.write_version", failing)
         with pytest.raises(KeyboardInterrupt):
             push(other, searcher.table.address)
     assert names_of(ranked(searcher, texts)[0]) == names_of(before[0])
@@ -590,8 +598,8 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
 @pytest.mark.parametrize("what", ["pause", "kill"])
 def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres, tmp_path, made, monkeypatch, what):
     monkeypatch.setattr(postgresql, "_HASTE", 0.5)
-    monkeypatch.setattr("search.push._PROMPT", 1)
-    monkeypatch.setattr("search.push._TIMEOUT", 1)
+    monkeypatch.setattr("scalar_retrieval.search.push._PROMPT", 1)
+    monkeypatch.setattr("scalar_retrieval.search.push._TIMEOUT", 1)
     database, servers = partitioned(postgres, 2)
     gallery, texts = made.write(tmp_path), make_texts(made, 1)
     searcher = pushed(gallery, database, servers, timeout=1)

@@ -6,10 +6,10 @@ import re
 import psycopg
 import pytest
 
-from search.addresses import TableAddress
-from search.postgresql import SCHEMA, DamagedTableError, Table, TableError, TableSearcher
-from search.push import push, verify_table
-from search.settings import open_searcher
+from scalar_retrieval.search.addresses import TableAddress
+from scalar_retrieval.search.postgresql import SCHEMA, DamagedTableError, Table, TableError, TableSearcher
+from scalar_retrieval.search.push import push, verify_table
+from scalar_retrieval.search.settings import open_searcher
 from tests.search.conformance import Made, make_clips, make_texts
 from tests.search.test_postgresql import execute, names_of, ranked
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery.gallery import Gallery
-from modeling_scalar.model_identity import identify
-from search.__main__ import app
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.search.__main__ import app
 
 pytestmark = pytest.mark.network
 

@@ -4,7 +4,7 @@ import shutil
 
 from typer.testing import CliRunner
 
-from search.__main__ import app
+from scalar_retrieval.search.__main__ import app
 
 
 def run(*arguments):

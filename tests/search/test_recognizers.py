@@ -17,10 +17,10 @@ from transformers import (
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from typer.testing import CliRunner
 
-from gallery.decoding import Stop, Stopped
-from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from search.__main__ import app
-from search.recognizers import (
+from scalar_retrieval.gallery.decoding import Stop, Stopped
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.recognizers import (
     Cue,
     FasterWhisperRecognizer,
     SpeechRecognizer,
@@ -236,9 +236,9 @@ def test_transcribing_without_a_model_reads_the_revision_downloaded_last_and_ask
         asked.append(name)
         raise OSError("The Hub has a newer revision.")
 
-    for module in ("gallery.provenance", "modeling_scalar.model_identity"):
+    for module in ("scalar_retrieval.gallery.provenance", "scalar_retrieval.modeling_scalar.model_identity"):
         monkeypatch.setattr(f"{module}.snapshot_download", ask)
-    monkeypatch.setattr("modeling_scalar.model_identity.hub_answers", lambda: True)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: True)
     assert downloaded_recognizer() == ("user/small", later)
     result = CliRunner().invoke(app, ["index", str(SPEECH), "--output", "gallery", "--transcribe"])
     assert result.exit_code == 0, result.output

@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from gallery.gallery import Gallery
+from scalar_retrieval.gallery.gallery import Gallery
 from tests.gallery.test_scenes import write_film
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
 
@@ -16,7 +16,7 @@ LENGTHS = [3, 2.5, 1, 2.5, 9]
 @pytest.fixture
 def films(place, monkeypatch):  # noqa: F811
     """A film of scenes; other clips are too short, or nothing changes in them."""
-    monkeypatch.setattr("search.index_folder.LONGEST_SCENE", 6.0)
+    monkeypatch.setattr("scalar_retrieval.search.index_folder.LONGEST_SCENE", 6.0)
     write_film(place / "clips" / "film.mp4", LENGTHS)
     return place
 

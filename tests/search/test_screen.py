@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from gallery.cues import read_cues
-from gallery.decoding import Limits, SandboxedReader, Stop, Stopped
-from gallery.transcripts import SCREEN, Cue, Transcripts
-from search.recognised import RecognitionError
-from search.screen import (
+from scalar_retrieval.gallery.cues import read_cues
+from scalar_retrieval.gallery.decoding import Limits, SandboxedReader, Stop, Stopped
+from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts
+from scalar_retrieval.search.recognised import RecognitionError
+from scalar_retrieval.search.screen import (
     RapidOcrReader,
     Screen,
     cues_of,
@@ -152,7 +152,7 @@ def test_what_has_no_words_is_read_once_and_what_has_no_picture_never(slides, tm
 
 
 def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
-    monkeypatch.setattr("search.screen.MOST_FRAMES", 2)
+    monkeypatch.setattr("scalar_retrieval.search.screen.MOST_FRAMES", 2)
     reported = []
     screen = Screen(tmp_path, Fake())
     screen.on_progress = lambda path, second: reported.append(second)

@@ -18,12 +18,12 @@ from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
-from gallery.file_state import clip_sha256, clip_stat
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.hits import NOTHING_MATCHES
-from gallery.windows import clip_id_of
-from search.service import guard
-from search.service.guard import SHORTEST_TOKEN, Token
+from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.hits import NOTHING_MATCHES
+from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.search.service import guard
+from scalar_retrieval.search.service.guard import SHORTEST_TOKEN, Token
 from tests.media_corpus import tone, wav
 from tests.search.serving import (
     FITTED,

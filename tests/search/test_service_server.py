@@ -15,10 +15,10 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from search.__main__ import app
-from search.service import guard, server
-from search.service.server import is_loopback, listen
-from search.settings import TOKEN_VARIABLE, read_token
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.service import guard, server
+from scalar_retrieval.search.service.server import is_loopback, listen
+from scalar_retrieval.search.settings import TOKEN_VARIABLE, read_token
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 from tests.search.serving import SECRET, WordModel, WordProcessor, make_app, serving, write_gallery
@@ -52,13 +52,13 @@ def answer_to(connection, *parts, wait=0.0):
 
 
 def test_a_missing_request_body_is_reported(address, monkeypatch):
-    monkeypatch.setattr("search.service.guard._BODY_SECONDS", 0.1)
+    monkeypatch.setattr("scalar_retrieval.search.service.guard._BODY_SECONDS", 0.1)
     with closing(socket.create_connection(address)) as connection:
         assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
 
 
 def test_nonsense_that_follows_a_request_which_is_refused_is_no_fault(address, monkeypatch, caplog):
-    monkeypatch.setattr("search.service.guard.MOST_REQUESTS", 0)
+    monkeypatch.setattr("scalar_retrieval.search.service.guard.MOST_REQUESTS", 0)
     head = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     for _ in range(3):
         with closing(socket.create_connection(address)) as connection:
@@ -295,7 +295,7 @@ def test_the_token_comes_from_the_environment(monkeypatch):
 
 def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
     write_gallery(tmp_path)
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     gallery = tmp_path / "gallery"
     with closing(listen("127.0.0.1", 0)) as taken:
@@ -319,9 +319,9 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
 
 def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
     write_gallery(tmp_path)
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
-    monkeypatch.setattr("modeling_scalar.model_identity.ModelIdentity.fingerprint", "f" * 64)
-    monkeypatch.setattr("search.service.server.address_of", lambda _: "http://here/")
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.ModelIdentity.fingerprint", "f" * 64)
+    monkeypatch.setattr("scalar_retrieval.search.service.server.address_of", lambda _: "http://here/")
     (tmp_path / "words").mkdir()
     about = []
 
@@ -335,7 +335,7 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
 
         return SimpleNamespace(run=run)
 
-    monkeypatch.setattr("search.service.server.make_server", make_server)
+    monkeypatch.setattr("scalar_retrieval.search.service.server.make_server", make_server)
     monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
     arguments = ["serve", tmp_path / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]
     result = CliRunner().invoke(app, list(map(str, [*arguments, "--hostname", "Search.lan"])))
@@ -351,7 +351,7 @@ def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
     gallery = tmp_path / "gallery"
     indexed = CliRunner().invoke(app, ["index", str(tmp_path), "--model", str(encoder), "--output", str(gallery)])
     assert indexed.exit_code == 0, indexed.output
-    command = ("-m", "search", "serve", gallery, "--port", 0)
+    command = ("-m", "scalar_retrieval.search", "serve", gallery, "--port", 0)
     running = commands.start(*command, env={TOKEN_VARIABLE: SECRET})
     stop = time.monotonic() + 60
     while not (found := re.search(r"Serving 1 clips at (http://127\.0\.0\.1:\d+/)", running.printed())):

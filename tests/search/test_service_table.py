@@ -3,10 +3,10 @@
 import pytest
 from starlette.testclient import TestClient
 
-from gallery.gallery import Gallery, GalleryWriter
-from search.addresses import TableAddress
-from search.push import push
-from search.settings import open_searcher
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.search.addresses import TableAddress
+from scalar_retrieval.search.push import push
+from scalar_retrieval.search.settings import open_searcher
 from tests.search.serving import make_app, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"

@@ -8,11 +8,11 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from gallery.cues import cues_between, read_cues
-from gallery.gallery import GalleryWriter, MediaFile
-from gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
-from gallery.windows import clip_id_of
-from search.service.matching_lines import best_cues
+from scalar_retrieval.gallery.cues import cues_between, read_cues
+from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
+from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
+from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.search.service.matching_lines import best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -75,7 +75,7 @@ def client(tmp_path):
 
 
 def test_a_hit_carries_the_words_that_match_and_their_seconds(client, monkeypatch):
-    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 20)
+    monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
     write_modalities(client)
     found = client.post("/api/search", json={"query": 'rings "dogs answer"', "k": 1}).json()["hits"]
     said = {"start": 3604.1, "stop": 3605.0, "text": CUES[2].text, "source": "subtitle", "is_asked": True}
@@ -89,9 +89,9 @@ def test_a_hit_carries_the_words_that_match_and_their_seconds(client, monkeypatc
 
 def test_an_answer_does_not_wait_for_words_that_take_long_to_read(client, monkeypatch):
     write_modalities(client)
-    monkeypatch.setattr("search.service.routes._WORDS_SECONDS", 0.05)
+    monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 0.05)
     going_on = threading.Event()
-    monkeypatch.setattr("search.service.routes.words_of", lambda *_: going_on.wait(20))
+    monkeypatch.setattr("scalar_retrieval.search.service.routes.words_of", lambda *_: going_on.wait(20))
     try:
         assert {hit["said"] for hit in hits(client).values()} == {None}
     finally:

@@ -12,10 +12,10 @@ import torch
 from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
-from gallery.file_lists import is_table
-from gallery.gallery import Gallery
-from search.__main__ import app
-from search.sources import FileSelection, find_clips, find_files, read_list
+from scalar_retrieval.gallery.file_lists import is_table
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.sources import FileSelection, find_clips, find_files, read_list
 from tests.gallery.decoding.reading import write_media
 
 

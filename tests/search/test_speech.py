@@ -7,14 +7,14 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from gallery.decoding import SandboxedReader, Stop, Stopped
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.transcripts import Cue, write_transcript
-from gallery.windows import SEGMENT
-from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from search.indexing import Indexer
-from search.sources import find_files
-from search.speech import Speech
+from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.transcripts import Cue, write_transcript
+from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
+from scalar_retrieval.search.speech import Speech
 from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
@@ -26,7 +26,9 @@ from tests.search.test_sources import index, place, reported  # noqa: F401
 def all_is_speech(request, monkeypatch):
     """The sounds of these clips are no speech: the recogniser hears some in all of them by default."""
     if "real_voice" not in request.fixturenames:
-        monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))])
+        monkeypatch.setattr(
+            "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))]
+        )
 
 
 @pytest.fixture
@@ -150,7 +152,9 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
 
 
 def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr("search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)])
+    monkeypatch.setattr(
+        "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
+    )
     stop, reported, ended = Stop(), [], []
 
     def answer(count):
@@ -201,7 +205,7 @@ def test_only_speech_is_heard_with_times_of_the_whole_even_across_what_is_read_a
     starts = [len(CHORD) / SAMPLING_RATE, (2 * len(CHORD) + len(speech)) / SAMPLING_RATE + 1]
     answer = {"text": "", "chunks": [{"text": "hello", "timestamp": (0.5, 1)}]}
     for read in (240.0, starts[0] + 5, starts[1] + 1):  # whole, or cut within a sentence
-        monkeypatch.setattr("search.speech._READ", read)
+        monkeypatch.setattr("scalar_retrieval.search.speech._READ", read)
         recognizer = heard_by("whisper", answer)
         cues = Speech(tmp_path, recognizer).make("path", Sound(waveform)).cues
         assert [cue.start for cue in cues] == pytest.approx([start + 0.5 for start in starts], abs=0.6)

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from gallery.decoding import SandboxedReader
-from gallery.gallery import Gallery, GalleryWriter, MediaFile
-from gallery.stills import Stills
-from gallery.transcripts import Cue, Transcripts, write_transcript
-from search.indexing import Indexer
-from search.sources import find_files
-from search.vanished import remove
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.stills import Stills
+from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
+from scalar_retrieval.search.vanished import remove
 from tests.media_corpus import media, tone, wav
 from tests.search.serving import make_app, write_gallery
 

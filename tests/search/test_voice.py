@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from search.speech import CHUNK, speech_probabilities, speech_stretches
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
+from scalar_retrieval.search.speech import CHUNK, speech_probabilities, speech_stretches
 from tests.search.sounds import CHORD, HUM, RAIN, SPEECH
 
 PER_SECOND = SAMPLING_RATE / CHUNK

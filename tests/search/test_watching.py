@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gallery.file_state import is_as_known
-from gallery.gallery import Gallery, GalleryWriter
-from search.sources import find_files
-from search.watching import watch
+from scalar_retrieval.gallery.file_state import is_as_known
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.search.sources import find_files
+from scalar_retrieval.search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 from tests.search.test_sources import make_unlistable
 
@@ -26,7 +26,7 @@ def looks_of(folder, steps, monkeypatch, find=None):
             raise KeyboardInterrupt
         steps[len(passed) - 1]()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
+    monkeypatch.setattr("scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     with pytest.raises(KeyboardInterrupt):
         watch(
             find or (lambda: [str(path) for path in sorted(folder.glob("*.mp4"))]),
@@ -91,7 +91,9 @@ def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
         if len(pauses) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock)))
+    monkeypatch.setattr(
+        "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock))
+    )
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: [], lambda *_: None, 7)
     assert pauses == [7, 20]
@@ -106,7 +108,7 @@ def watching(monkeypatch, *steps):
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
+    monkeypatch.setattr("scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
     return run("index", "clips", "--model", "model", "--output", "gallery", "--watch", "--prune")
 
 
@@ -152,7 +154,9 @@ def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_comm
         return embed(self, **features)
 
     monkeypatch.setattr(FakeModel, "get_modality_features", interrupted)
-    monkeypatch.setattr("search.watching.time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0))
+    monkeypatch.setattr(
+        "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0)
+    )
     arguments = ("clips", "--model", "model", "--output", "gallery", "--batch-size", "1", "--watch")
     assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
 

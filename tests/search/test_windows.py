@@ -7,13 +7,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from gallery import embedding
-from gallery.decoding import SandboxedReader, sandboxed
-from gallery.gallery import Gallery, GalleryWriter
-from modeling_scalar import load_model
-from search.__main__ import app
-from search.indexing import Indexer
-from search.sources import find_files
+from scalar_retrieval.gallery import embedding
+from scalar_retrieval.gallery.decoding import SandboxedReader, sandboxed
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
 from tests.search.test_indexing import of
@@ -34,7 +34,7 @@ def loaded(encoder):
 
 @pytest.fixture
 def place(encoder, loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_scalar.load_model", lambda *_: loaded)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: loaded)
     (tmp_path / "encoder").symlink_to(encoder)
     (tmp_path / "clips").mkdir()
     write_talk(tmp_path)

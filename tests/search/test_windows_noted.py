@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gallery.decoding import Limits, SandboxedReader
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.windows import PARTLY
-from search.__main__ import app
-from search.indexing import Indexer
-from search.sources import find_files
+from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.windows import PARTLY
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.indexing import Indexer
+from scalar_retrieval.search.sources import find_files
 from tests.search.test_indexing import FakeModel, FakeProcessor, names, of, old, problems_of
 
 SECONDS = 2

@@ -6,12 +6,12 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from eval.__main__ import app as eval_app
-from gallery.gallery import verify_gallery
-from gallery.repair import repair
-from hub_cards.__main__ import app as hub_app
-from modeling_scalar.model_identity import identify
-from search.__main__ import app as search_app
+from scalar_retrieval.eval.__main__ import app as eval_app
+from scalar_retrieval.gallery.gallery import verify_gallery
+from scalar_retrieval.gallery.repair import repair
+from scalar_retrieval.hub_cards.__main__ import app as hub_app
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.search.__main__ import app as search_app
 from tests.search.wrong_galleries import EVERY, WRONG, make_good
 
 PROGRAMS = {"search": search_app, "eval": eval_app, "hub_cards": hub_app}

@@ -7,12 +7,18 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from eval.benchmarks.registry import load_benchmark
 from evidence.building import learn_vocabulary
 from evidence.miniature.generation import generate
-from modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarModel, ScalarProcessor, load_model
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.modeling_scalar import (
+    ScalarFeatureExtractor,
+    ScalarImageProcessor,
+    ScalarModel,
+    ScalarProcessor,
+    load_model,
+)
+from scalar_retrieval.trainer.cache_features import cache_features
 from tests.conftest import make_tiny_config
-from trainer.cache_features import cache_features
 
 
 @dataclass(frozen=True)

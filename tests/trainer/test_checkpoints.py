@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gallery.files import write_json
-from trainer.checkpoints import (
+from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.trainer.checkpoints import (
     MANIFEST,
     RECIPE,
     RECORD,
@@ -27,9 +27,9 @@ from trainer.checkpoints import (
     remove_old,
     written_whole,
 )
-from trainer.recipe import parse_arguments
-from trainer.run import train
-from trainer.training_args import ScalarTrainingArguments
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.run import train
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 
 FILES = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 RUN, FREE = {"seed": 50, "frozen weights": "a" * 64}, {"max_steps": 9}
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_what_differs(tmp_path):
 def test_what_a_kill_leaves_of_a_removed_checkpoint_is_none(tmp_path, monkeypatch):
     checkpoint = write(tmp_path, 3)
     with monkeypatch.context() as patched:
-        patched.setattr("trainer.checkpoints.shutil.rmtree", lambda *arguments, **keywords: None)
+        patched.setattr("scalar_retrieval.trainer.checkpoints.shutil.rmtree", lambda *arguments, **keywords: None)
         remove_checkpoint(checkpoint)
     assert checkpoint.is_dir() and last_checkpoint(tmp_path) is None
 

@@ -9,11 +9,11 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.trainer.lora import apply_adapters, count_parameters, lora_parameters
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.run import train
 from tests.conftest import make_batch
-from trainer.lora import apply_adapters, count_parameters, lora_parameters
-from trainer.recipe import parse_arguments
-from trainer.run import train
 
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0"]
 STILL = [*CONSTANT, "--learning_rate", "0"]

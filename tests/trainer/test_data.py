@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.data import Examples, GlobalBatchSampler, clips_of
+from scalar_retrieval.trainer.data import Examples, GlobalBatchSampler, clips_of
 
 
 def batches(num_processes=1, epoch=0, num_examples=23, **options):

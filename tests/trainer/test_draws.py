@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from scalar_retrieval.trainer.distributed import RowLayout
+from scalar_retrieval.trainer.draws import choose_pairs, draw_negatives, full_view_probability, reduced_views
+from scalar_retrieval.trainer.objectives import Batch
 from tests.trainer.test_losses import loop_centroid
-from trainer.distributed import RowLayout
-from trainer.draws import choose_pairs, draw_negatives, full_view_probability, reduced_views
-from trainer.objectives import Batch
 
 SIZE, DIM, TAU_W = 6, 8, 0.1
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.benchmarks.registry import load_benchmark
 from evidence.miniature.generation import generate
-from gallery.decoding import tolerant
-from modeling_scalar import MODALITIES, ScalarImageProcessor, ScalarModel, ScalarProcessor
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.gallery.decoding import tolerant
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarImageProcessor, ScalarModel, ScalarProcessor
+from scalar_retrieval.trainer import cache_features as module
+from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, app, cache_features, checksums
+from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
+from scalar_retrieval.trainer.lora import apply_adapters
 from tests.conftest import make_tiny_config
-from trainer import cache_features as module
-from trainer.cache_features import FeatureCollator, FeatureDataset, app, cache_features, checksums
-from trainer.data import ClipDataset, ScalarDataCollator
-from trainer.lora import apply_adapters
 
 SEED, VIEWS = 7, 2
 QUIET = {"seed": SEED, "views": VIEWS, "batch_size": 4}

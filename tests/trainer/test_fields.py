@@ -9,11 +9,11 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from eval.embedding.embeddings import Embeddings
-from modeling_scalar import MODALITIES
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
 from tests.trainer.test_scalar_trainer import Affinities, make_trainer
-from trainer.scalar_trainer import ScalarTrainer
-from trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
 
 ROOT = Path(__file__).resolve().parents[2]
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "eval_dataset": [0]}
@@ -147,7 +147,7 @@ def embedded(monkeypatch):
         pairs = torch.arange(4)[:, None].expand(-1, 2)
         return Embeddings(texts, modalities, mask, pairs, ids, ids, ids, MODALITIES)
 
-    monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
+    monkeypatch.setattr("scalar_retrieval.eval.embedding.embed_dataset.embed_dataset", embed)
     return sizes
 
 
@@ -389,7 +389,9 @@ def test_a_tracker_that_is_not_installed_is_named_with_its_package(tmp_path, mon
 
     monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "trackio", Tracker)
     available = ["trackio"]
-    monkeypatch.setattr("trainer.training_args.get_available_reporting_integrations", lambda: available)
+    monkeypatch.setattr(
+        "scalar_retrieval.trainer.training_args.get_available_reporting_integrations", lambda: available
+    )
     assert isinstance(make_trainer(tmp_path, report_to="trackio").pop_callback(Tracker), Tracker)
     available.clear()
     with pytest.raises(ImportError, match="`report_to: trackio` needs .* `pip install trackio`"):

@@ -11,27 +11,27 @@ import torch
 from torch.utils.data import default_collate
 from transformers import EmbeddingGemma2Config
 
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_benchmark import embed_benchmark
-from eval.run import RunConfig, evaluate
 from evidence.miniature.generation import generate
 from evidence.rehead import rehead
-from gallery.gallery import Gallery
-from modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
+from scalar_retrieval.eval.run import RunConfig, evaluate
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
+from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
+from scalar_retrieval.trainer.embeddings import EmbeddingDataset
+from scalar_retrieval.trainer.lora import apply_adapters, count_parameters
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.run import train
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.semantic_targets import SemanticTargets
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.trainer.test_resuming import finish, history
 from tests.trainer.test_scalar_trainer import AFFINITIES, step
-from trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
-from trainer.data import ClipDataset, ScalarDataCollator
-from trainer.embeddings import EmbeddingDataset
-from trainer.lora import apply_adapters, count_parameters
-from trainer.recipe import parse_arguments
-from trainer.run import train
-from trainer.scalar_trainer import ScalarTrainer
-from trainer.semantic_targets import SemanticTargets
-from trainer.training_args import ScalarTrainingArguments
 
 EVERY = "trunk,video,audio,heads"
 QUIET = {"seed": 0, "views": 2, "batch_size": 2}
@@ -455,7 +455,7 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
         return done.stdout
 
     own = "--benchmark own --root data/own.csv --column video_id=clip --column caption=text"
-    targets = f"-m trainer.semantic_targets {own} --holdout 0.5 --output targets.safetensors"
+    targets = f"-m scalar_retrieval.trainer.semantic_targets {own} --holdout 0.5 --output targets.safetensors"
     command(targets, "--encoder", "light")
     short = [
         *FEW,
@@ -470,7 +470,7 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
         "1",
     ]
     command("-m accelerate.commands.launch train.py recipes/joint.yaml", *short)
-    command(f"-m eval embed --model google/embeddinggemma-2 {own} --output galleries/own")
+    command(f"-m scalar_retrieval.eval embed --model google/embeddinggemma-2 {own} --output galleries/own")
     command("train.py recipes/joint_light.yaml", *short)
     for run in ("joint", "joint_light"):
         (last,) = (folder / "runs" / run).glob("checkpoint-*/trainer_state.json")
@@ -478,8 +478,8 @@ def test_the_commands_of_the_recipes_work_as_they_are_written(place, tmp_path, c
         entry = next(entry for entry in reversed(state["log_history"]) if "loss" in entry)
         assert {"loss_align", "loss_mask", "loss_sem", "loss_unif"} <= set(entry) and "loss_dam" not in entry
     command("-m evidence rehead galleries/own --model runs/joint_light --output galleries/light")
-    found = json.loads(command("-m search query galleries/light", "a red star", "--json"))
+    found = json.loads(command("-m scalar_retrieval.search query galleries/light", "a red star", "--json"))
     assert len(found[0]["hits"]) >= 5
-    command("-m eval run --embeddings galleries/light --output results")
+    command("-m scalar_retrieval.eval run --embeddings galleries/light --output results")
     made_by = json.loads((folder / "results" / "results.json").read_text())["embedded"]["model"]
     assert made_by == str(folder / "runs" / "joint_light")  # which is found from any other folder too

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from scalar_retrieval.trainer.checkpoints import MANIFEST, RECIPE, last_checkpoint
 from tests.disks import small_disk
 from tests.trainer.test_checkpoints import is_complete
-from trainer.checkpoints import MANIFEST, RECIPE, last_checkpoint
 
 pytestmark = pytest.mark.e2e
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from scalar_retrieval.trainer.checkpoints import last_checkpoint
+from scalar_retrieval.trainer.distributed import check_launched
 from tests.trainer.test_killed import CONSTANT, RESUME, outcome
 from tests.trainer.test_scalar_trainer import free_port
-from trainer.checkpoints import last_checkpoint
-from trainer.distributed import check_launched
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from scalar_retrieval.trainer.data import ScalarDataCollator
 from tests.trainer.test_scalar_trainer import clips_in_memory, make_trainer
-from trainer.data import ScalarDataCollator
 
 EMPTY = 3
 

@@ -5,13 +5,13 @@ import torch
 from peft import AutoPeftModelForFeatureExtraction, PeftModel
 from transformers import AutoConfig, AutoModel
 
-from modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
-from modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.trainer.lora import RECIPES, apply_adapters, count_parameters
+from scalar_retrieval.trainer.run import describe_run
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import make_batch, make_tiny_config
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.lora import RECIPES, apply_adapters, count_parameters
-from trainer.run import describe_run
-from trainer.training_args import ScalarTrainingArguments
 
 
 @pytest.mark.parametrize(

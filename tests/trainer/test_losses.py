@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from modeling_scalar import ScalarConfig
-from modeling_scalar.scores_scalar import paired_centroids
-from trainer import losses
-from trainer.distributed import RowLayout
-from trainer.draws import draw_negatives
-from trainer.losses import (
+from scalar_retrieval.modeling_scalar import ScalarConfig
+from scalar_retrieval.modeling_scalar.scores_scalar import paired_centroids
+from scalar_retrieval.trainer import losses
+from scalar_retrieval.trainer.distributed import RowLayout
+from scalar_retrieval.trainer.draws import draw_negatives
+from scalar_retrieval.trainer.losses import (
     AlignmentLoss,
     CrossArityLoss,
     MatchingLoss,
@@ -24,8 +24,8 @@ from trainer.losses import (
     SemanticLoss,
     UniformityLoss,
 )
-from trainer.objectives import OBJECTIVES, Batch, ContrastiveObjective, ScalarObjective
-from trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, ScalarTrainingArguments
+from scalar_retrieval.trainer.objectives import OBJECTIVES, Batch, ContrastiveObjective, ScalarObjective
+from scalar_retrieval.trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, ScalarTrainingArguments
 
 
 def make_rows(batch_size=5, dim=8, seed=0):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from trainer.losses import PMRLLoss, leading_directions
+from scalar_retrieval.trainer.losses import PMRLLoss, leading_directions
 
 MASKS = [[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
 

@@ -8,12 +8,12 @@ from typing import get_args, get_type_hints
 import pytest
 from datasets import Dataset
 
-from modeling_scalar.scores_scalar import METHODS
-from trainer.recipe import RunArguments, parse_arguments
-from trainer.recipe_files import known_fields, read_recipe
-from trainer.training_args import REFUSED, ScalarTrainingArguments
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.trainer.recipe import RunArguments, parse_arguments
+from scalar_retrieval.trainer.recipe_files import known_fields, read_recipe
+from scalar_retrieval.trainer.training_args import REFUSED, ScalarTrainingArguments
 
-REGISTERED = """from modeling_scalar.scores_scalar import register_method
+REGISTERED = """from scalar_retrieval.modeling_scalar.scores_scalar import register_method
 
 
 @register_method({0!r}, needs=("video",))
@@ -31,7 +31,9 @@ def write(folder, name, text):
 
 def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_all(tmp_path, monkeypatch):
     trackers = ["tensorboard", "trackio"]
-    monkeypatch.setattr("trainer.training_args.get_available_reporting_integrations", lambda: trackers)
+    monkeypatch.setattr(
+        "scalar_retrieval.trainer.training_args.get_available_reporting_integrations", lambda: trackers
+    )
     write(
         tmp_path,
         "base.yaml",

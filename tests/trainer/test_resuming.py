@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import Trainer
 
-from modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar import ScalarModel
+from scalar_retrieval.trainer.callbacks import StopOnInterrupt
+from scalar_retrieval.trainer.lora import apply_adapters
+from scalar_retrieval.trainer.resuming import ResumableTrainer
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from tests.conftest import make_tiny_config
 from tests.trainer.test_checkpoints import list_again
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.callbacks import StopOnInterrupt
-from trainer.lora import apply_adapters
-from trainer.resuming import ResumableTrainer
-from trainer.scalar_trainer import ScalarTrainer
 
 pytestmark = pytest.mark.e2e
 
@@ -201,7 +201,7 @@ def test_no_private_method_of_the_trainer_is_overridden_or_called():
 
 def test_a_second_signal_ends_the_run_at_once_but_not_the_same_one_twice(monkeypatch):
     now = [10.0]
-    monkeypatch.setattr("trainer.callbacks.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("scalar_retrieval.trainer.callbacks.time.monotonic", lambda: now[0])
     interrupt = StopOnInterrupt()
     interrupt._interrupt(signal.SIGINT, None)
     now[0] += 0.2  # the launcher passes on what came from the terminal

@@ -13,19 +13,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modeling_scalar import MODALITIES, Clip, ScalarModel
-from modeling_scalar.scores_scalar import METHODS, register_method
+from scalar_retrieval.modeling_scalar import MODALITIES, Clip, ScalarModel
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, register_method
+from scalar_retrieval.trainer.callbacks import StopOnInterrupt
+from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
+from scalar_retrieval.trainer.distributed import RowLayout
+from scalar_retrieval.trainer.draws import derived_generator, reduced_views
+from scalar_retrieval.trainer.lora import apply_adapters
+from scalar_retrieval.trainer.losses import info_nce, leading_directions
+from scalar_retrieval.trainer.objectives import Batch, Objective
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import make_batch, make_tiny_config
 from tests.gallery.decoding.reading import write_media
-from trainer.callbacks import StopOnInterrupt
-from trainer.data import ClipDataset, ScalarDataCollator
-from trainer.distributed import RowLayout
-from trainer.draws import derived_generator, reduced_views
-from trainer.lora import apply_adapters
-from trainer.losses import info_nce, leading_directions
-from trainer.objectives import Batch, Objective
-from trainer.scalar_trainer import ScalarTrainer
-from trainer.training_args import ScalarTrainingArguments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -525,7 +525,7 @@ def test_the_data_set_learns_its_epoch_also_after_resuming(tmp_path, tiny_proces
 
 
 def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
-    from eval.embedding.embeddings import Embeddings
+    from scalar_retrieval.eval.embedding.embeddings import Embeddings
 
     def embed(model, processor, rows, **options):
         assert isinstance(model, ScalarModel)
@@ -538,7 +538,7 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
             eye[[0, 1, 2, 2]], modalities, mask, torch.arange(4)[:, None].expand(-1, 2), *[ids] * 3, MODALITIES
         )
 
-    monkeypatch.setattr("eval.embedding.embed_dataset.embed_dataset", embed)
+    monkeypatch.setattr("scalar_retrieval.eval.embedding.embed_dataset.embed_dataset", embed)
     metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
     assert metrics["eval_text_to_video_recall_at_1"] == 50.0 and metrics["eval_text_to_video_mean_rank"] == 1.5
     assert json.dumps(metrics)
@@ -735,7 +735,7 @@ def test_processes_draw_dropout_of_their_own(tmp_path, monkeypatch):
     seeds = []
     for number in range(3):
         torch.manual_seed(trainer.args.seed)  # as on every process when the Trainer is built
-        monkeypatch.setattr("trainer.resuming.rank", lambda number=number: number)
+        monkeypatch.setattr("scalar_retrieval.trainer.resuming.rank", lambda number=number: number)
         trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         seeds.append(torch.initial_seed())
     assert seeds[0] == trainer.args.seed and len(set(seeds)) == 3
@@ -766,7 +766,7 @@ def test_a_batch_becomes_a_loss_in_few_files(tmp_path):
     files = set()
 
     def note(frame, event, argument):
-        path = Path(frame.f_code.co_filename)
+        path = Path(frame.f_code.co_filename).resolve()
         if event == "call" and path.parent in (root / "trainer", root / "modeling_scalar"):
             files.add(path.name)
 

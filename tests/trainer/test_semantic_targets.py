@@ -10,18 +10,18 @@ from datasets import Dataset
 from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
-from eval.benchmarks.registry import load_benchmark
-from modeling_scalar import default_device
-from modeling_scalar.model_identity import LIGHT
-from tests.trainer.test_scalar_trainer import make_trainer
-from trainer import semantic_targets
-from trainer.semantic_targets import (
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.modeling_scalar import default_device
+from scalar_retrieval.modeling_scalar.model_identity import LIGHT
+from scalar_retrieval.trainer import semantic_targets
+from scalar_retrieval.trainer.semantic_targets import (
     SemanticTargets,
     app,
     embed_captions,
     make_semantic_targets,
     nearest_neighbors,
 )
+from tests.trainer.test_scalar_trainer import make_trainer
 
 WORDS = {
     "who": ["a man", "two children", "a brown dog", "the singer", "an old woman", "a chef"],

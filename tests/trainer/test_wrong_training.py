@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from commands.errors import run_command
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.trainer.__main__ import main as main_of_package
+from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.run import main, train
 from tests.trainer.test_scalar_trainer import make_trainer
-from trainer.__main__ import main as main_of_package
-from trainer.recipe import parse_arguments
-from trainer.run import main, train
 
 RIGHT = ["--model", "no-such-model", "--benchmark", "miniature", "--root", "data", "--use_cpu", "true"]
 RIGHT += ["--output_dir", "out", "--report_to", "none"]
@@ -105,7 +105,7 @@ def test_a_wrong_flag_is_reported(called, name):
     ("fields", "words"),
     [
         (["--root", "nowhere"], ["nowhere"]),
-        (["--features", "nowhere", "--model", "model"], ["nowhere", "trainer.cache_features"]),
+        (["--features", "nowhere", "--model", "model"], ["nowhere", "scalar_retrieval.trainer.cache_features"]),
         (["--per_device_train_batch_size", "64"], ["12 training examples", "64"]),
         (["--global_batch_size", "8"], ["`global_batch_size` is 8", "4 clips"]),
         (["--resume_from_checkpoint", "last"], ["no complete checkpoint"]),
@@ -135,7 +135,7 @@ def test_what_the_table_shows_is_said_before_anything_is_computed(tmp_path, monk
     def compute(*_):
         raise AssertionError("It was not said before.")
 
-    monkeypatch.setattr("trainer.run._semantic_targets", compute)
+    monkeypatch.setattr("scalar_retrieval.trainer.run._semantic_targets", compute)
     arguments = ["--model", "m", "--benchmark", "own", "--root", "own.csv", "--output_dir", "out", "--use_cpu", "true"]
     with pytest.raises((FileNotFoundError, ValueError), match=message):
         train(*parse_arguments([*arguments, *fields]))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import BertConfig, CLIPVisionConfig
 
-from modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
-from modeling_scalar.modeling_beats import BeatsModel
+from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar.modeling_beats import BeatsModel
 from tests.conftest import make_batch, make_tiny_config
 from tests.transformers_suite.suite import is_here, load
 

@@ -4,7 +4,7 @@ from unittest import mock
 import pytest
 from transformers import BatchFeature, BertTokenizer
 
-from modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarProcessor
+from scalar_retrieval.modeling_scalar import ScalarFeatureExtractor, ScalarImageProcessor, ScalarProcessor
 from tests.transformers_suite.suite import is_here, load
 
 if not is_here():

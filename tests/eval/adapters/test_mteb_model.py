@@ -10,15 +10,15 @@ import pytest
 import torch
 from datasets import Audio, Dataset, Video
 
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_dataset import embed_dataset
-from eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from eval.protocol.missing import mask_modalities
 from evidence.miniature.generation import generate
-from gallery.decoding import tolerant
-from modeling_scalar import MODALITIES, ScalarModel
-from modeling_scalar.model_identity import identify
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
+from scalar_retrieval.eval.protocol.missing import mask_modalities
+from scalar_retrieval.gallery.decoding import tolerant
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
+from scalar_retrieval.modeling_scalar.model_identity import identify
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.conftest import ROOT, make_tiny_config
 from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.gallery.decoding.reading import read_audio
@@ -30,8 +30,8 @@ from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 from mteb.results import TaskResult  # noqa: E402
 
-from eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
 from evidence.mveb import Masked  # noqa: E402
+from scalar_retrieval.eval.adapters.mteb_model import ScalarSearch, load_search  # noqa: E402
 
 NUM_CLIPS = 40
 
@@ -39,7 +39,7 @@ NUM_CLIPS = 40
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks of queries, as a real task has."""
-    monkeypatch.setattr("eval.adapters.mteb_model._BLOCK", 16)
+    monkeypatch.setattr("scalar_retrieval.eval.adapters.mteb_model._BLOCK", 16)
 
 
 def make_task(category, queries, corpus, relevant, top_ranked=None):
@@ -359,8 +359,8 @@ if importlib.util.find_spec("torchvision") is None:
     stand_in()
 import torch
 from datasets import Dataset
-from eval.adapters.mteb_model import ScalarSearch
-from modeling_scalar import load_model
+from scalar_retrieval.eval.adapters.mteb_model import ScalarSearch
+from scalar_retrieval.modeling_scalar import load_model
 from tests.eval.adapters.test_mteb_model import ask
 from tests.joint_encoders import write_joint_encoder
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from eval.__main__ import app
-from eval.benchmarks.audit import audit_split
-from eval.benchmarks.registry import load_split
-from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.benchmarks.audit import audit_split
+from scalar_retrieval.eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 
 
 @pytest.fixture(scope="module")

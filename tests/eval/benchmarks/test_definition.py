@@ -2,10 +2,10 @@
 
 import pytest
 
-from eval.benchmarks import registry
-from eval.benchmarks.definition import configure_processor
-from eval.benchmarks.registry import find_benchmark, load_split
-from modeling_scalar import ScalarProcessor
+from scalar_retrieval.eval.benchmarks import registry
+from scalar_retrieval.eval.benchmarks.definition import configure_processor
+from scalar_retrieval.eval.benchmarks.registry import find_benchmark, load_split
+from scalar_retrieval.modeling_scalar import ScalarProcessor
 
 
 def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processor):
@@ -35,8 +35,8 @@ def test_a_name_or_setting_that_is_unknown_is_refused(tmp_path, name, options, m
 
 
 def test_a_plugin_registers_a_benchmark_under_a_name_of_its_own(monkeypatch):
-    monkeypatch.setattr(registry, "_MODULES", {"own": "eval.benchmarks.own"})
-    registry.register_benchmark("msvd", "eval.benchmarks.msvd")
+    monkeypatch.setattr(registry, "_MODULES", {"own": "scalar_retrieval.eval.benchmarks.own"})
+    registry.register_benchmark("msvd", "scalar_retrieval.eval.benchmarks.msvd")
     assert find_benchmark("msvd").task == "retrieval"
     with pytest.raises(ValueError, match="'own'"):
         registry.register_benchmark("own", "mine")

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from eval.benchmarks.annotations import FEATURES
-from eval.benchmarks.registry import find_benchmark, load_benchmark, load_split
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.benchmarks.registry import find_benchmark, load_benchmark, load_split
 
 FILES = {
     "msrvtt": {"test": "descs_ret_test.json", "train": "unique_descs_ret_train.json"},

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from eval.benchmarks.audit import audit_split
-from eval.benchmarks.clip_rows import query_kinds
-from eval.benchmarks.registry import find_benchmark, load_split
+from scalar_retrieval.eval.benchmarks.audit import audit_split
+from scalar_retrieval.eval.benchmarks.clip_rows import query_kinds
+from scalar_retrieval.eval.benchmarks.registry import find_benchmark, load_split
 
 AVCAPS = {
     "10001": {

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from eval.benchmarks.annotations import FEATURES
-from eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 
 
 def write_corpus(root, entries, videos=(), audios=(), split="train"):

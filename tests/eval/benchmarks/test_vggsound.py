@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from eval.benchmarks.annotations import FEATURES
-from eval.benchmarks.registry import load_split
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.benchmarks.registry import load_split
 
 ROWS = """---g-f_I2yQ,1,people marching,test
 --0PQM4-hqg,30,"waterfall burbling, loud",train

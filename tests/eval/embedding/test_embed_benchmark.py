@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.benchmarks.definition import Split, configure_processor
-from eval.benchmarks.registry import load_benchmark, load_split
-from eval.embedding import embed_benchmark as module
-from eval.embedding.embed_benchmark import embed_benchmark
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
 from evidence.miniature.generation import generate
-from gallery import embedding
-from gallery.gallery import Gallery
-from gallery.provenance import provenance_of
-from modeling_scalar import load_model
-from modeling_scalar.model_identity import identify
+from scalar_retrieval.eval.benchmarks.definition import Split, configure_processor
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
+from scalar_retrieval.eval.embedding import embed_benchmark as module
+from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery import embedding
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_CLIPS = 21
@@ -293,7 +293,17 @@ def test_killed_run_goes_on_to_the_same_bytes(embed, commands, tiny_model_dir, d
     job = {"batch_size": 1, "dtype": "float16"}
     embed(tmp_path / "whole", **job)
     store = tmp_path / "store"
-    command = ["-m", "eval", "embed", "--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
+    command = [
+        "-m",
+        "scalar_retrieval.eval",
+        "embed",
+        "--model",
+        tiny_model_dir,
+        "--benchmark",
+        "miniature",
+        "--root",
+        data,
+    ]
     command += ["--output", store, "--batch-size", "1"]
     running, stop = commands.start(*command), time.monotonic() + 60
     while held(store)[0] < 3 and time.monotonic() < stop:

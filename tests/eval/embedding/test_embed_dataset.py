@@ -9,14 +9,14 @@ import torch
 from datasets import Dataset
 from transformers import BatchFeature
 
-from eval.benchmarks.annotations import FEATURES
-from eval.benchmarks.clip_rows import group_rows
-from eval.embedding.embed_dataset import embed_dataset
-from gallery.decoding import SandboxedReader
-from gallery.embedding import in_background
-from modeling_scalar import MODALITIES
-from modeling_scalar.media_scalar import MediaError
-from modeling_scalar.processing_scalar import FROM_VIDEO, Clip
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.benchmarks.clip_rows import group_rows
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.embedding import in_background
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
+from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO, Clip
 from tests.eval.embedding.test_embeddings import assert_same
 
 DIM = 8

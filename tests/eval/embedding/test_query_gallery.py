@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.embedding.query_gallery import rows_of
-from gallery.gallery import GalleryWriter
-from gallery.windows import SEGMENT
+from scalar_retrieval.eval.embedding.query_gallery import rows_of
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.windows import SEGMENT
 
 
 def gallery_of(folder, ids, **metadata):

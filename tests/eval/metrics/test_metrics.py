@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
 from tests.eval.slow import slow_metrics, slow_ranks
 
 METRICS = Path(__file__).resolve().parents[3] / "eval" / "metrics"
@@ -65,7 +65,7 @@ def test_results_do_not_depend_on_the_size_of_blocks(monkeypatch):
     scores, _, pairs = random_case(40, 13, 5)
     expected = slow_ranks(scores, pairs)
     for elements in (1, 30, 10**9):
-        monkeypatch.setattr("eval.metrics.retrieval.ranking._BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr("scalar_retrieval.eval.metrics.retrieval.ranking._BLOCK_ELEMENTS", elements)
         assert torch.equal(relevant_ranks(scores, pairs), expected)
 
 
@@ -144,7 +144,7 @@ def card_examples(name):
 ALONE = """\
 import doctest, importlib.util, sys
 sys.path[0] = ""
-assert not any(importlib.util.find_spec(name) for name in ("modeling_scalar", "eval.protocol"))
+assert importlib.util.find_spec("scalar_retrieval") is None
 print(doctest.testfile(sys.argv[1], module_relative=False))
 """
 

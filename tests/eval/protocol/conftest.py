@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import MemoryProcessor
 

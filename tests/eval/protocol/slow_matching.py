@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from eval.benchmarks.annotations import FEATURES
-from eval.protocol.second_stage import TwoStage
-from gallery.decoding import SandboxedReader
-from modeling_scalar import MODALITIES, Clip
-from modeling_scalar.processing_scalar import FROM_VIDEO
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.protocol.second_stage import TwoStage
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.modeling_scalar import MODALITIES, Clip
+from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO
 
 
 def evaluate_two_stage(model, processor, dataset, embeddings, depths=(50,), weight=None, **options):

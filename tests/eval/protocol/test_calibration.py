@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.embedding.embeddings import Embeddings
-from eval.protocol import calibration
-from eval.protocol.calibration import Likelihood, calibrate_embeddings, fit
-from eval.protocol.folds import groups_of
-from eval.protocol.statistics import paired_bootstrap
-from modeling_scalar import MODALITIES
-from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.protocol import calibration
+from scalar_retrieval.eval.protocol.calibration import Likelihood, calibrate_embeddings, fit
+from scalar_retrieval.eval.protocol.folds import groups_of
+from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 BEFORE = {"method": "scalar", "query_temperature": 0.1}
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.metrics.retrieval.ranking import retrieval_metrics
-from eval.protocol.first_stage import (
+from scalar_retrieval.eval.metrics.retrieval.ranking import retrieval_metrics
+from scalar_retrieval.eval.protocol.first_stage import (
     evaluate_embeddings,
     measurable_methods,
     measure_first_stage,
@@ -13,10 +13,10 @@ from eval.protocol.first_stage import (
     recall_differences,
     relevant_weights,
 )
-from eval.protocol.missing import mask_modalities
-from gallery.gallery import Gallery
-from modeling_scalar import MODALITIES
-from modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
+from scalar_retrieval.eval.protocol.missing import mask_modalities
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings, slow_ranks
 from tests.scores import METHODS
 
@@ -75,7 +75,7 @@ def test_concatenation_heads_are_measured_where_there_are_any():
 
 @pytest.mark.parametrize("several", [False, True])
 def test_weights_are_those_of_each_query_at_its_own_clips(several, monkeypatch):
-    monkeypatch.setattr("eval.protocol.first_stage._CHUNK", 7)
+    monkeypatch.setattr("scalar_retrieval.eval.protocol.first_stage._CHUNK", 7)
     embeddings = random_embeddings(several=several)
     weights = query_weights(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, 0.2)
     expected = weights[embeddings.pairs[:, 0], embeddings.pairs[:, 1]]

@@ -8,9 +8,15 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from eval.protocol.folds import groups_of
-from eval.protocol.least_score import LeastScore, best_scores, fit_least_score, format_least_score, least_score_of
-from eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.eval.protocol.folds import groups_of
+from scalar_retrieval.eval.protocol.least_score import (
+    LeastScore,
+    best_scores,
+    fit_least_score,
+    format_least_score,
+    least_score_of,
+)
+from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
 from tests.eval.slow import make_embeddings
 from tests.modeling_scalar.test_scores_scalar import loop
 
@@ -75,7 +81,7 @@ def test_the_least_score_and_what_it_tells_are_those_of_the_definition():
 def test_scores_in_parts_are_those_at_once(monkeypatch):
     embeddings = made(num_clips=30)
     whole = best_scores(embeddings, OPTIONS)
-    monkeypatch.setattr("eval.protocol.least_score._AT_ONCE", 7 * 30)
+    monkeypatch.setattr("scalar_retrieval.eval.protocol.least_score._AT_ONCE", 7 * 30)
     np.testing.assert_allclose(best_scores(embeddings, OPTIONS), whole, atol=1e-12)
 
 

@@ -6,9 +6,9 @@ from itertools import product
 import pytest
 import torch
 
-from eval.protocol.second_stage import match_logits
-from gallery.matching import POLICIES, clip_views, measurable_policies
-from modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.eval.protocol.second_stage import match_logits
+from scalar_retrieval.gallery.matching import POLICIES, clip_views, measurable_policies
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.eval.protocol.slow_matching import CLOSE, PairByPair, make_clips, make_rows
 
 PAPER = ("video", "audio")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.protocol.missing import mask_modalities, masked_modality
+from scalar_retrieval.eval.protocol.missing import mask_modalities, masked_modality
 from tests.eval.slow import slow_mask
 
 IDS = [f"video{i}" for i in range(4000)]

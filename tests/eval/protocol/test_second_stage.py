@@ -6,19 +6,19 @@ from itertools import product
 import pytest
 import torch
 
-from eval.embedding.embed_dataset import embed_dataset
-from eval.embedding.embeddings import Embeddings
-from eval.metrics.retrieval.ranking import relevant_ranks
-from eval.protocol.missing import mask_modalities
-from eval.protocol.second_stage import (
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from scalar_retrieval.eval.protocol.missing import mask_modalities
+from scalar_retrieval.eval.protocol.second_stage import (
     FUSION_WEIGHTS,
     TwoStage,
     first_candidates,
     fused_values,
     two_stage_scores,
 )
-from gallery.matching import POLICIES
-from modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
+from scalar_retrieval.gallery.matching import POLICIES
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,
     PairByPair,

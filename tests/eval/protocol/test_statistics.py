@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.protocol.statistics import (
+from scalar_retrieval.eval.protocol.statistics import (
     area_under_curve,
     holm,
     paired_bootstrap,

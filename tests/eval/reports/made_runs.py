@@ -2,7 +2,7 @@
 
 import json
 
-from eval.protocol.missing import RATES
+from scalar_retrieval.eval.protocol.missing import RATES
 
 
 def make_metrics(recall):

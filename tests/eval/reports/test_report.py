@@ -8,11 +8,11 @@ import pytest
 from pyarrow.parquet import write_table
 from typer.testing import CliRunner
 
-from eval.__main__ import app
-from eval.reports.figures import plot_query_weights
-from eval.reports.report import write_report
-from eval.reports.result_files import load_results
-from eval.reports.tables import report_tables
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.reports.figures import plot_query_weights
+from scalar_retrieval.eval.reports.report import write_report
+from scalar_retrieval.eval.reports.result_files import load_results
+from scalar_retrieval.eval.reports.tables import report_tables
 from tests.eval.reports.made_runs import make_run, save, three_labels
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.reports.result_files import load_results
+from scalar_retrieval.eval.reports.result_files import load_results
 from tests.eval.reports.made_runs import make_run, save
 
 

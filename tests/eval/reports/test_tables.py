@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from eval.reports.result_files import load_results
-from eval.reports.tables import differences, first_stage, means, report_tables, second_stage, select
-from modeling_scalar.scores_scalar import method_title
+from scalar_retrieval.eval.reports.result_files import load_results
+from scalar_retrieval.eval.reports.tables import differences, first_stage, means, report_tables, second_stage, select
+from scalar_retrieval.modeling_scalar.scores_scalar import method_title
 from tests.eval.reports.made_runs import make_run, save, three_labels, with_rules
 from tests.scores import METHODS
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from datasets import Value
 
-from eval.benchmarks.annotations import FEATURES
-from eval.benchmarks.registry import load_benchmark, load_split
 from evidence.miniature.benchmark import LABELS
 from evidence.miniature.clips import draw_split
 from evidence.miniature.generation import generate
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from evidence.miniature import generation
 from evidence.miniature.clips import draw_split
 from evidence.miniature.generation import generate
 from evidence.miniature.rendering import draw_frames, write_on
-from modeling_scalar.configuration_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 
 COUNTS = {"train": 24, "validation": 0, "test": 12}
 SETTINGS = {f"num_{split}": count for split, count in COUNTS.items()} | {"seed": 3, "shared": 0.5}

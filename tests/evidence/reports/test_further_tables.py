@@ -1,9 +1,9 @@
 """Tables of what was measured beside the paper's: kinds of captions, weights, and what the second stage separates."""
 
-from eval.reports.result_files import R1
 from evidence.reports import further_tables, paper_tables
 from evidence.reports.further_tables import separation_table
 from evidence.reports.results import load_results
+from scalar_retrieval.eval.reports.result_files import R1
 from tests.eval.reports.made_runs import make_run, save, with_rules
 
 

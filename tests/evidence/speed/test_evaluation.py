@@ -5,8 +5,8 @@ import torch
 
 import evidence.speed.evaluation as evaluation
 from evidence.speed.settings import EvaluationConfig
-from modeling_scalar import MODALITIES
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.scores import METHODS
 
 

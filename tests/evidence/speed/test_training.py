@@ -5,7 +5,7 @@ import torch
 from transformers import BertConfig
 
 import evidence.speed.training as training
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 
 
 @pytest.fixture(scope="module")

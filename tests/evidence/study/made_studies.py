@@ -13,7 +13,7 @@ from evidence.study.corrected import CORRECTED
 from evidence.study.results import MODALITIES
 from evidence.study.runs import AS_SCALAR, RECIPES, WHOLE
 from evidence.study.tuning import GRID
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 RECIPE = {
     "temperature": 0.3, "learning_rate": 3e-3, "num_train_epochs": 8, "loss_warmup_steps": 17,

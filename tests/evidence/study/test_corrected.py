@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from eval.metrics.retrieval.ranking import relevant_ranks
-from eval.protocol.first_stage import rank_pairs
 from evidence.study.corrected import BASE, CORRECTED, corrected_ranks, corrected_scores, fit_corrected
-from modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from scalar_retrieval.eval.protocol.first_stage import rank_pairs
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
 from tests.eval.protocol.test_calibration import made
 
 

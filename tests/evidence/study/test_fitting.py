@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from evidence.study.fitting import Fit, ScoreLikelihood, fit, fits_of, kept_fit, some_clips
 from evidence.study.ranks import mean_reciprocal_ranks
 from evidence.weighted import FITTED
-from modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.eval.protocol.test_calibration import made
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from eval.embedding.embeddings import Embeddings
 from evidence.settings import GapConfig
 from evidence.study.gap import add_gap, hits_at_1, main
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from tests.eval.slow import make_embeddings
 
 

@@ -91,7 +91,7 @@ def test_interruption_reaches_the_training_below_the_launcher_and_waits_for_its_
         f"        command = (sys.executable, '-c', {launcher!r}, str(folder), {training!r})\n"
         "        yield Task(folder.name, folder, (Stage('train', command, folder / 'end'),))\n"
         "whole._Study = lambda *_: SimpleNamespace(work=lambda: execute(list(tasks()), 2))\n"
-        "from commands.errors import run_command; run_command(lambda: whole.run_study(StudyConfig()))"
+        "from scalar_retrieval.commands.errors import run_command; run_command(lambda: whole.run_study(StudyConfig()))"
     )
     process = subprocess.Popen(python(script), stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
     deadline = time.monotonic() + 60

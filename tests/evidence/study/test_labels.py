@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_dataset import embed_dataset
 from evidence.latent import latent_space
 from evidence.miniature.generation import generate
 from evidence.settings import LabelsConfig
 from evidence.study.labels import accuracy, embed_classes, main
 from evidence.study.towers import store_towers
-from modeling_scalar import load_model
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.modeling_scalar import load_model
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from evidence.study import measure as module
 from evidence.study.fitting import Fit
 from evidence.study.measure import EmbeddedClips, measure
 from evidence.study.ranks import HIGHEST, mean_reciprocal_ranks, own_ranks, reciprocal
-from modeling_scalar.scores_scalar import DIRECTIONS
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 from tests.eval.protocol.test_calibration import made
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
 

@@ -4,8 +4,8 @@ import torch
 from datasets import Dataset
 
 from evidence.study.new_heads import draw_heads
-from modeling_scalar import load_model
-from trainer.cache_features import checksums
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.cache_features import checksums
 
 
 def test_only_projections_are_new_and_stored_features_still_fit(tiny_model_dir, tmp_path):

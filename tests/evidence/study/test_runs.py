@@ -9,8 +9,8 @@ import pytest
 from evidence.reports.paper import VARIANTS
 from evidence.study.runs import ABLATIONS, AS_SCALAR, RECIPES, WHOLE, ClipSet, Run, recipe_of, with_schedule
 from evidence.study.tuning import GRID, SEEDS, settings_of, tune
+from scalar_retrieval.trainer.recipe_files import read_recipe
 from tests.evidence.study.made_studies import RECIPE, save_trial
-from trainer.recipe_files import read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from eval.benchmarks.registry import load_benchmark
-from eval.embedding.embed_dataset import embed_dataset
 from evidence.miniature.generation import generate
 from evidence.study.towers import embed_stored, store_towers, towers_file
-from gallery.described import score_options_of
-from modeling_scalar import load_model
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.modeling_scalar import load_model
 
 
 @pytest.fixture(scope="module")

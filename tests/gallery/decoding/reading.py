@@ -6,8 +6,8 @@ from functools import partial
 import av
 import numpy as np
 
-from gallery.decoding import SandboxedReader
-from modeling_scalar.image_processing_scalar import frame_indices
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
 
 CAPTIONS = "1\n00:00:01,000 --> 00:00:02,000\nHello there\n\n2\n00:00:02,000 --> 00:00:03,000\nAgain\n"
 

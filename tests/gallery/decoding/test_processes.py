@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant
-from modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
-from modeling_scalar.media_scalar import MediaError, MediaReader
+from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant
+from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 from tests.gallery.decoding.reading import picture, read_audio, read_frames, read_subtitle, write_media
 from tests.media_corpus import CORPUS
 from tests.modeling_scalar.test_processing_scalar import make_processor as make_plain_processor
@@ -64,7 +64,7 @@ def misbehaving(processes, monkeypatch):
     def start(behaviour):
         lines = behaviour.replace("\n", "\n    ")
         program = (
-            "import os, time\nfrom gallery.decoding import worker\n"
+            "import os, time\nfrom scalar_retrieval.gallery.decoding import worker\n"
             f"def read_frames(reader, path, **options):\n    {lines}\n"
             "worker.LimitedReader.read_frames = read_frames\nworker.serve()\n"
         )
@@ -276,7 +276,7 @@ def test_one_process_reads_one_clip_after_the_other(folder, processes):
 def test_a_process_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
-        "from gallery.decoding.worker import serve"
+        "from scalar_retrieval.gallery.decoding.worker import serve"
     )
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-S", "-P", "-c", code], env=environment, check=True)
@@ -303,8 +303,8 @@ def test_the_workers_of_a_data_loader_read_files(folder):
 
 SCRIPT = """
 import os, signal, sys
-from gallery.decoding import SandboxedReader
-from gallery.decoding.pool import _pool
+from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.decoding.pool import _pool
 
 def read_frames(path, num_frames):
     return SandboxedReader().read_frames(path, lambda available: range(num_frames))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, worker
-from modeling_scalar import media_scalar
-from modeling_scalar.image_processing_scalar import frame_indices
-from modeling_scalar.media_scalar import MediaError, MediaReader, resample
+from scalar_retrieval.gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, worker
+from scalar_retrieval.modeling_scalar import media_scalar
+from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader, resample
 from tests.gallery.decoding.reading import decode_in_order, picture, read_frames, write_media
 from tests.media_corpus import cut, media, noisy, packets_damaged, tone, wav
 
@@ -173,7 +173,7 @@ def test_the_first_frame_of_each_step_is_read_with_its_second(tmp_path, monkeypa
     seconds = [milliseconds / 1000 for milliseconds in arguments.get("times", range(0, 100 * len(whole), 100))]
     places = expected_places(seconds, pace)
     if pace < 1.0:  # all in one, and in pieces
-        monkeypatch.setattr("gallery.decoding.pool._PIECE", 1.0)
+        monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
     for found in (reader.read_pictures(path, pace, 10_000), list(reader.sample_frames(path, pace, 10_000))):
         assert [second for second, _ in found] == pytest.approx([seconds[place] for place in places], abs=2e-3)
         assert np.array_equal(np.stack([frame for _, frame in found]), whole[places])

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from gallery.columns import clip_table, gram_of
-from gallery.exact.blocks import Block, block_of
-from gallery.storage import Part
-from modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
+from scalar_retrieval.gallery.columns import clip_table, gram_of
+from scalar_retrieval.gallery.exact.blocks import Block, block_of
+from scalar_retrieval.gallery.storage import Part
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 from tests.scores import METHODS
 
@@ -19,8 +19,8 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     texts, modalities, mask = random_clips(num_clips=41)
     modalities[5, 1], mask[5] = -modalities[5, 0], torch.tensor([True, True, False])  # they cancel
     modalities = (modalities * mask[..., None]).to(dtype)
-    monkeypatch.setattr("modeling_scalar.scores_scalar._TILE", (3, 5))
-    monkeypatch.setattr("gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.scores_scalar._TILE", (3, 5))
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
     expected = retrieval_scores(texts, modalities, mask, method, modalities=PAPER_MODALITIES)
     chunks = [tuple(column.contiguous() for column in chunk.unbind(1)) for chunk in modalities.split([20, 1, 20])]
     with torch.no_grad():

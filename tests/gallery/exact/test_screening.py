@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from gallery import columns
-from gallery.columns import clip_table, gram_of
-from gallery.exact import ranking
-from gallery.exact.blocks import (
+from scalar_retrieval.gallery import columns
+from scalar_retrieval.gallery.columns import clip_table, gram_of
+from scalar_retrieval.gallery.exact import ranking
+from scalar_retrieval.gallery.exact.blocks import (
     Block,
     DamagedVectorsError,
     block_of,
@@ -23,12 +23,12 @@ from gallery.exact.blocks import (
     score_error,
     spanned_bounds,
 )
-from gallery.exact.codes import encode, multiplies_eight_bits, rotation
-from gallery.exact.ranking import find_best, find_best_on_device, rank
-from gallery.gallery import Gallery, GalleryWriter
-from gallery.storage import Part
-from modeling_scalar import MODALITIES
-from modeling_scalar.scores_scalar import ScoreOptions
+from scalar_retrieval.gallery.exact.codes import encode, multiplies_eight_bits, rotation
+from scalar_retrieval.gallery.exact.ranking import find_best, find_best_on_device, rank
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.storage import Part
+from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
@@ -150,9 +150,9 @@ def test_tiles_and_the_size_of_the_sample_change_nothing(find, monkeypatch):
     monkeypatch.setattr(ranking, "_NARROWEST", 100)
     monkeypatch.setattr(ranking, "_TILE", 1)
     monkeypatch.setattr(ranking, "_GUESSED_AT_ONCE", 7)
-    monkeypatch.setattr("gallery.exact.blocks._GRAMS_AT_ONCE", 7)
-    monkeypatch.setattr("gallery.exact.blocks._CLIPS_AT_ONCE", 11)
-    monkeypatch.setattr("gallery.exact.blocks._SAMPLE", 128)
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._GRAMS_AT_ONCE", 7)
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._CLIPS_AT_ONCE", 11)
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._SAMPLE", 128)
     block = make_block("clustered", [500, 3, 1700, 800], 33)
     for k in (1, 10):
         assert check(block, make_texts(block, 25, 0), k, ScoreOptions(), find).min() >= k
@@ -435,7 +435,7 @@ def test_a_gallery_without_codes_grows_without_them_and_gives_the_same(tmp_path)
 def test_removed_and_other_blocks_rank_as_one(monkeypatch):
     block = make_block("random", [40, 1, 25], 12)
     texts = make_texts(block, 3, 0)
-    monkeypatch.setattr("gallery.exact.ranking._BLOCK_OF_FEW", 7)
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.ranking._BLOCK_OF_FEW", 7)
     for method in ("gram", "max", "rank_fusion"):
         few, whole = (rank(block, texts, k, method) for k in (9, 60))
         assert torch.equal(few.rows, whole.rows[:, :9]) and block.is_there[few.rows].all()
