@@ -42,7 +42,7 @@ def _show_log() -> None:
 @command_of(app, AuditConfig)
 def audit(config: AuditConfig) -> None:
     """Check the files of a benchmark before a run; exit code 1 if one is missing, unreadable or empty."""
-    from scalar_retrieval.gallery.files import write_json
+    from scalar_retrieval.gallery.store.files import write_json
 
     from .benchmarks.audit import audit_split, format_audit
     from .benchmarks.registry import load_split

@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from scalar_retrieval.gallery.contents import is_gallery
-from scalar_retrieval.gallery.described import LEAST_SCORE, fitted_to, score_options_of
-from scalar_retrieval.gallery.files import write_json
 from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.store.contents import is_gallery
+from scalar_retrieval.gallery.store.described import LEAST_SCORE, fitted_to, score_options_of
+from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.configuration_scalar import note_in_adapter

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scalar_retrieval.gallery.described import score_options_of
-from scalar_retrieval.gallery.files import write_json
-from scalar_retrieval.gallery.provenance import source_state, versions
+from scalar_retrieval.gallery.store.described import score_options_of
+from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.provenance import source_state, versions
 
 from .embedding.embeddings import Embeddings
 from .protocol.first_stage import measure_first_stage

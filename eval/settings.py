@@ -44,7 +44,7 @@ def num_readers() -> int:
 
 
 def _find_gallery(place: Path) -> Path:
-    from scalar_retrieval.gallery.contents import find_gallery
+    from scalar_retrieval.gallery.store.contents import find_gallery
 
     return find_gallery(place)
 
@@ -228,8 +228,8 @@ class RunConfig(SourceConfig):
     def _check_methods(self) -> None:
         """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
         checked once clips are embedded or embeddings are read."""
-        from scalar_retrieval.gallery.contents import is_gallery
         from scalar_retrieval.gallery.gallery import Gallery
+        from scalar_retrieval.gallery.store.contents import is_gallery
         from scalar_retrieval.modeling_scalar.model_identity import identify
         from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
 
@@ -266,7 +266,7 @@ class RunConfig(SourceConfig):
     def _check_read(self) -> None:
         """Check how the model and its second stage read clips."""
         from scalar_retrieval.gallery.embedding import check_reading
-        from scalar_retrieval.gallery.matching import check_depth
+        from scalar_retrieval.gallery.second_stage.matching import check_depth
 
         check_reading(self.batch_size, num_readers())
         if not self.depths:
@@ -314,8 +314,8 @@ class CalibrateConfig(SourceConfig):
     ] = False
 
     def __post_init__(self) -> None:
-        from scalar_retrieval.gallery.contents import is_gallery
         from scalar_retrieval.gallery.gallery import check_writable
+        from scalar_retrieval.gallery.store.contents import is_gallery
 
         self.run_config()  # which checks them
         if not self.write:

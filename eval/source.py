@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval import modeling_scalar
-from scalar_retrieval.gallery.contents import is_gallery
 from scalar_retrieval.gallery.decoding import sandboxed
-from scalar_retrieval.gallery.described import MODALITIES
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.matching import check_can_match, measurable_policies
-from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.gallery.second_stage.matching import check_can_match, measurable_policies
+from scalar_retrieval.gallery.store.contents import is_gallery
+from scalar_retrieval.gallery.store.described import MODALITIES
+from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.modeling_scalar.model_identity import default_device, identify, model_summary
 from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING
 

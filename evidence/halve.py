@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_NAME
 
-from scalar_retrieval.gallery.files import read_json, sha256_of, write_json
+from scalar_retrieval.gallery.store.files import read_json, sha256_of, write_json
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.checkpoints import RECIPE, last_checkpoint
 

@@ -10,11 +10,12 @@ import torch
 from safetensors import safe_open
 
 from scalar_retrieval.commands.texts import print_message
-from scalar_retrieval.gallery import stills, transcripts
-from scalar_retrieval.gallery.columns import query_table, text_embeds_of
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.provenance import provenance_of
-from scalar_retrieval.gallery.rows import lists_of, texts_of
+from scalar_retrieval.gallery.store import stills
+from scalar_retrieval.gallery.store.columns import query_table, text_embeds_of
+from scalar_retrieval.gallery.store.provenance import provenance_of
+from scalar_retrieval.gallery.store.rows import lists_of, texts_of
+from scalar_retrieval.gallery.words import transcripts
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity, identify, model_summary, part_of
 

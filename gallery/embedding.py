@@ -17,8 +17,8 @@ import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
-from .columns import unit_vectors
 from .decoding import Stop
+from .store.columns import unit_vectors
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
@@ -46,7 +46,7 @@ def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | Non
 
 def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None:
     """
-    Make a processor read as much of each clip as [`~scalar_retrieval.gallery.described.reading_of`] says.
+    Make a processor read as much of each clip as [`~scalar_retrieval.gallery.store.described.reading_of`] says.
 
     Raises:
         ValueError: the model hears no sound, or no more than that.

@@ -20,12 +20,12 @@ import torch
 
 from scalar_retrieval.commands.schema import check_value
 
-from .folding import folded
-from .windows import SEGMENT, WINDOW
+from .store.windows import SEGMENT, WINDOW
+from .words.folding import folded
 
 if TYPE_CHECKING:
-    from .contents import Contents
-    from .cues import ClipWords
+    from .store.contents import Contents
+    from .words.cues import ClipWords
 
 # Facts that may be unknown for a clip
 DURATION = "duration"
@@ -138,7 +138,7 @@ class Filter:
             its first moment; the default zone is UTC.
         has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
         words (`tuple[str]`): words or phrases, all of which must be said in the clip or be in another of its texts;
-            see [`~scalar_retrieval.gallery.folding`]. In a query, these are in quotation marks.
+            see [`~scalar_retrieval.gallery.words.folding`]. In a query, these are in quotation marks.
 
     Raises:
         ValueError: no clip could meet the conditions, or a value is invalid.
@@ -221,8 +221,8 @@ class ClipFacts:
     What is known of the clips of a gallery, other than their vectors, column by column; each is read when needed.
 
     Args:
-        gallery ([`~scalar_retrieval.gallery.contents.Contents`]): has clips.
-        words ([`~scalar_retrieval.gallery.cues.ClipWords`], *optional*): the words in each clip.
+        gallery ([`~scalar_retrieval.gallery.store.contents.Contents`]): has clips.
+        words ([`~scalar_retrieval.gallery.words.cues.ClipWords`], *optional*): the words in each clip.
     """
 
     def __init__(self, gallery: "Contents", words: "ClipWords | None" = None):

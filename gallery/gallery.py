@@ -1,6 +1,6 @@
 """A gallery: embedded clips in a folder, which can be opened, searched, copied, and changed by one process at a time.
 
-[`~scalar_retrieval.gallery.columns`] describes the folder's content, [`~scalar_retrieval.gallery.searching`] the
+[`~scalar_retrieval.gallery.store.columns`] describes the folder's content, [`~scalar_retrieval.gallery.searching`] the
 search.
 
 Shapes: N clips, D dimensions.
@@ -24,8 +24,9 @@ import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
 
-from .arrays import Array, names_of, normalised, read_vectors, stacked_vectors
-from .columns import (
+from .store.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
+from .store.codes import are_codes_of
+from .store.columns import (
     COPIED_ROWS,
     check_modality,
     check_rows,
@@ -38,17 +39,16 @@ from .columns import (
     presence_of,
     text_embeds_of,
 )
-from .contents import Contents, is_gallery, stamp_of
-from .described import (
+from .store.contents import Contents, is_gallery, stamp_of
+from .store.described import (
     MODALITIES,
     check_metadata,
     modalities_in,
 )
-from .exact.codes import are_codes_of
-from .files import without_infinity
-from .provenance import gallery_sha256
-from .published import is_from_hub
-from .rows import (
+from .store.files import without_infinity
+from .store.provenance import gallery_sha256
+from .store.published import is_from_hub
+from .store.rows import (
     CODE_FACTS,
     FILES,
     MediaFile,
@@ -60,14 +60,14 @@ from .rows import (
     strings,
     texts_of,
 )
-from .stills import Stills
-from .storage import verify as verify_files
-from .writing import Plan, Writer
+from .store.stills import Stills
+from .store.storage import verify as verify_files
+from .store.writing import Plan, Writer
 
 if TYPE_CHECKING:
+    from .folder_searcher import FolderSearcher
     from .hits import HitLists, Hits
     from .querying import QueryModel
-    from .searching import FolderSearcher
 
 
 _LOADING = Lock()
@@ -77,7 +77,7 @@ class Gallery(Contents):
     """
     Embedded clips as committed when this object was opened; later writes do not change them.
 
-    Args: as in [`~scalar_retrieval.gallery.contents.Contents`].
+    Args: as in [`~scalar_retrieval.gallery.store.contents.Contents`].
 
     Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
     """
@@ -88,7 +88,7 @@ class Gallery(Contents):
     @cached_property
     def searcher(self) -> "FolderSearcher":
         """What searches this gallery."""
-        from .searching import FolderSearcher  # not at the top: it imports rankers, models and decoders
+        from .folder_searcher import FolderSearcher  # not at the top: it imports rankers, models and decoders
 
         return FolderSearcher(self)
 
@@ -119,7 +119,7 @@ class Gallery(Contents):
             mask (array of shape `(N, M)`, *optional*): bools; by default clips have all modalities.
             path (`str`, *optional*): a new or empty folder; by default a temporary one, deleted with this object.
             queries (`pa.Table`, *optional*): captions with their relevant clips, for evaluation, from
-                [`~scalar_retrieval.gallery.columns.query_table`].
+                [`~scalar_retrieval.gallery.store.columns.query_table`].
             method (`str`), query_temperature (`float`): how clips are scored, see `retrieval_scores`.
             model (`str`, *optional*): the model that made the vectors, a folder or a Hub id; it embeds text queries.
             dtype (`str`, *optional*): `"float16"` or `"float32"`, in which they are stored; by default float16 if all
@@ -209,7 +209,7 @@ class Gallery(Contents):
     def facts(self) -> dict[str, Any]:
         """
         Return `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors and `gallery_sha256`,
-        see [`~scalar_retrieval.gallery.provenance.gallery_sha256`].
+        see [`~scalar_retrieval.gallery.store.provenance.gallery_sha256`].
         """
         names = self.clips.column_names
         described = []  # for each query, the clips that it describes
@@ -287,7 +287,7 @@ class Gallery(Contents):
 
     def to(self, device: str | torch.device) -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
-        from .searching import FolderSearcher
+        from .folder_searcher import FolderSearcher
 
         moved = copy(self)
         moved.searcher = FolderSearcher(moved, device)
@@ -393,7 +393,7 @@ class GalleryWriter(Writer):
         """
         Add clips at the end; a clip that exists already is replaced.
 
-        Args: as in [`~scalar_retrieval.gallery.columns.clip_table`], on the CPU.
+        Args: as in [`~scalar_retrieval.gallery.store.columns.clip_table`], on the CPU.
 
         Raises:
             ValueError: from [`check_rows`]; or the dimension is not that of the gallery, or a clip was added twice
@@ -422,7 +422,7 @@ class GalleryWriter(Writer):
         self.forget_files([file.path for file in files])
 
     def put_queries(self, rows: pa.Table) -> None:
-        """Add rows of [`~scalar_retrieval.gallery.columns.query_table`]."""
+        """Add rows of [`~scalar_retrieval.gallery.store.columns.query_table`]."""
         self.append("queries", rows)
 
     def remove_clips(self, clip_ids: Iterable[str]) -> None:
@@ -432,8 +432,8 @@ class GalleryWriter(Writer):
         self.forget_files(clip_ids)
 
     def _committed(self, clip_ids: Iterable[str]) -> dict[int, set[str]]:
-        """Find committed clips, see [`~scalar_retrieval.gallery.writing.Writer.find`]; raises a KeyError if one does
-        not exist."""
+        """Find committed clips, see [`~scalar_retrieval.gallery.store.writing.Writer.find`]; raises a KeyError if one
+        does not exist."""
         found = self.find("clips", clip_ids)
         missing = set(clip_ids).difference(*found.values())
         if missing:
@@ -466,8 +466,8 @@ class GalleryWriter(Writer):
 
     def commit(self) -> bool:
         """
-        Make the changes the new state, see [`~scalar_retrieval.gallery.writing.Writer.commit`]; remove still pictures
-        of files that are no longer known.
+        Make the changes the new state, see [`~scalar_retrieval.gallery.store.writing.Writer.commit`]; remove still
+        pictures of files that are no longer known.
 
         Raises:
             ValueError: also if no gallery could be opened with `metadata`; nothing was changed.
@@ -481,7 +481,7 @@ class GalleryWriter(Writer):
 
     def compact(self) -> None:
         """Commit, and rewrite everything without removed rows, see
-        [`~scalar_retrieval.gallery.writing.Writer.compact`]."""
+        [`~scalar_retrieval.gallery.store.writing.Writer.compact`]."""
         self.gallery().file_rows  # noqa: B018 - checked before anything is written
         super().compact()
         self.stills.keep(self.gallery().hashes())

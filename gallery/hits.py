@@ -17,7 +17,7 @@ import torch
 from scalar_retrieval.commands.texts import plain, printable
 
 from .filters import DATE, DURATION, WORDS
-from .windows import Place
+from .store.windows import Place
 
 NOTHING_MATCHES = "Nothing here matches well; these come nearest."
 
@@ -40,7 +40,7 @@ class Hit:
         weights (`dict[str, float]`, *optional*): the query's modality weights, if the score has weights.
         presence (`dict[str, bool]`): the modalities of the clip.
         match (`float`, *optional*): the match logit of the second stage, if it read the clip.
-        place ([`~scalar_retrieval.gallery.windows.Place`], *optional*): its file, for a window with its seconds.
+        place ([`~scalar_retrieval.gallery.store.windows.Place`], *optional*): its file, for a window with its seconds.
         problems (`tuple[str, ...]`): what could not be read and counts as absent, if known.
         copies (`tuple[str, ...]`): the clips with the same content that it represents, if each content is found once.
     """
@@ -93,7 +93,7 @@ class Hits(Sequence[Hit]):
         reason (`str`, *optional*): why there are no hits.
         notes (sequence of `str`): sentences with further remarks on these hits.
         least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
-            such searches, see [`~scalar_retrieval.gallery.described.LEAST_SCORE`].
+            such searches, see [`~scalar_retrieval.gallery.store.described.LEAST_SCORE`].
         first_rank (`int`): rank of the first hit; in a list, one more than the number of skipped clips.
     """
 

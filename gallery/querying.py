@@ -19,11 +19,11 @@ from torch.nn.functional import normalize
 from scalar_retrieval import modeling_scalar
 from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING, off_unit
 
-from .columns import unit_vectors
 from .decoding import tolerant
-from .described import Described, reading_of
 from .embedding import configure, embed_clips, modalities_option
-from .folding import folded
+from .store.columns import unit_vectors
+from .store.described import Described, reading_of
+from .words.folding import folded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
@@ -232,7 +232,7 @@ def load_query_model(
     Load the model that embeds texts.
 
     Args:
-        described ([`~scalar_retrieval.gallery.described.Described`]): what is searched.
+        described ([`~scalar_retrieval.gallery.store.described.Described`]): what is searched.
         model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
         device (`str`, *optional*): a device by name; by default that of the commands.
 

@@ -9,10 +9,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from .contents import kept_rows
 from .gallery import Gallery
-from .rows import abbreviated, texts_of
-from .storage import (
+from .store.contents import kept_rows
+from .store.rows import abbreviated, texts_of
+from .store.storage import (
     COPY,
     DERIVED,
     MANIFEST,
@@ -28,8 +28,8 @@ from .storage import (
     read_manifest,
     verify,
 )
-from .windows import PARTLY, whole_files
-from .writing import Writer
+from .store.windows import PARTLY, whole_files
+from .store.writing import Writer
 
 DAMAGED = "damaged"
 """Folder for damaged files."""

@@ -13,7 +13,7 @@ import numpy as np
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, Window
 
 from .decoding import SandboxedReader
-from .windows import SLIVER, windows_at
+from .store.windows import SLIVER, windows_at
 
 PACE = 0.2
 """Seconds between frames that are compared: a cut is detected at the first frame after it."""
@@ -94,7 +94,8 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
         reader ([`~scalar_retrieval.gallery.decoding.SandboxedReader`]): reads the file.
 
     Returns:
-        As from [`~scalar_retrieval.gallery.windows.windows_at`]. Without readable pictures there are no scene changes.
+        As from [`~scalar_retrieval.gallery.store.windows.windows_at`]. Without readable pictures there are no scene
+        changes.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -1,5 +1,5 @@
-"""The one protocol of what can be searched. [`~scalar_retrieval.gallery.searching.FolderSearcher`] searches a gallery
-in a folder, `scalar_retrieval.search.postgresql.TableSearcher` one in a table of PostgreSQL;
+"""The one protocol of what can be searched. [`~scalar_retrieval.gallery.folder_searcher.FolderSearcher`] searches a
+gallery in a folder, `scalar_retrieval.search.postgresql.TableSearcher` one in a table of PostgreSQL;
 [`~scalar_retrieval.gallery.searching.search`] and the service work with both.
 
 Shapes: Q queries, N clips, M modalities, D dimensions.
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from .described import Described
-from .filters import Filter
+from .filters import Filter, ModalityError
 from .hits import Hits
-from .rows import MediaFile
-from .transcripts import Cue
-from .windows import Place
+from .store.described import Described
+from .store.rows import MediaFile
+from .store.windows import Place
+from .words.transcripts import Cue
 
 
 class UnsupportedError(ValueError):
@@ -71,12 +71,12 @@ class Clip:
     computed when it is accessed: subclasses override `media`, `still`, `num_windows`, `subtitle` and `words`.
 
     Args:
-        clip_id (`str`), place ([`~scalar_retrieval.gallery.windows.Place`]): its identifier, and its file, for a
+        clip_id (`str`), place ([`~scalar_retrieval.gallery.store.windows.Place`]): its identifier, and its file, for a
             window with seconds.
         modality_embeds (`torch.FloatTensor` of shape `(M, D)`): zero where absent.
         modality_mask (`torch.BoolTensor` of shape `(M,)`).
         problems (`tuple[str, ...]`): what could not be read and counts as absent.
-        record ([`~scalar_retrieval.gallery.rows.MediaFile`], *optional*): its file when it was read, if known.
+        record ([`~scalar_retrieval.gallery.store.rows.MediaFile`], *optional*): its file when it was read, if known.
     """
 
     clip_id: str
@@ -129,7 +129,7 @@ class Searcher(Protocol):
 
     def clip_named(self, name: str) -> str:
         """Find a clip by its identifier, its path, or the end of its path; raises a
-        [`~scalar_retrieval.gallery.described.NoClipError`]."""
+        [`~scalar_retrieval.gallery.store.described.NoClipError`]."""
 
     def list_clips(self, among: Selection, skip: int, k: int, per_file: bool) -> Hits:
         """List clips by name, without scores; windows of a file in order."""
@@ -142,4 +142,12 @@ class Searcher(Protocol):
         """The latest committed state: itself if nothing has changed."""
 
 
-__all__ = ["Clip", "Scoring", "Searcher", "Selection", "UnsupportedError"]
+def are_selected(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
+    """Which of the known modalities are selected by name; all of them if no names are given."""
+    names = tuple(known if modalities is None else modalities)
+    if not names or not set(names) <= set(known):
+        raise ModalityError(f"`modalities` must name some of {tuple(known)}, got {names}.")
+    return tuple(name in names for name in known)
+
+
+__all__ = ["Clip", "Scoring", "Searcher", "Selection", "UnsupportedError", "are_selected"]

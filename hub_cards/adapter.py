@@ -4,7 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
 
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 from huggingface_hub import DatasetCardData, HfApi
 
-from scalar_retrieval.gallery.file_state import clip_sha256
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
-from scalar_retrieval.gallery.published import MEDIA
-from scalar_retrieval.gallery.rows import lists_of
-from scalar_retrieval.gallery.storage import MANIFEST, read_manifest
-from scalar_retrieval.gallery.transcripts import KINDS, Transcripts
+from scalar_retrieval.gallery.store.file_state import clip_sha256
+from scalar_retrieval.gallery.store.published import MEDIA
+from scalar_retrieval.gallery.store.rows import lists_of
+from scalar_retrieval.gallery.store.storage import MANIFEST, read_manifest
+from scalar_retrieval.gallery.words.transcripts import KINDS, Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light
 from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions

@@ -19,7 +19,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Re
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, read_card

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from scalar_retrieval.modeling_scalar.loading import load_config, load_processor

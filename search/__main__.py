@@ -129,7 +129,7 @@ def _query_service(config: QueryConfig) -> None:
 
 def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> "str | Likeness":
     """The clip of the gallery with a name, or the embedding of a file that is not in it."""
-    from scalar_retrieval.gallery.described import NoClipError
+    from scalar_retrieval.gallery.store.described import NoClipError
 
     try:
         return searcher.clip_named(name)
@@ -191,8 +191,8 @@ def serve(config: ServeConfig) -> None:
             "to let anybody search."
         )
     with closing(listen(config.host, config.port)) as listener:
-        from scalar_retrieval.gallery.published import name_of
         from scalar_retrieval.gallery.querying import load_query_model
+        from scalar_retrieval.gallery.store.published import name_of
 
         from .service.app import build_app
         from .service.archive import Archive
@@ -216,9 +216,9 @@ def serve(config: ServeConfig) -> None:
 def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
     # Not `scalar_retrieval.gallery.gallery`: this needs no vectors, and so no torch, which loads for a second.
-    from scalar_retrieval.gallery.contents import Contents
-    from scalar_retrieval.gallery.transcripts import Transcripts
-    from scalar_retrieval.gallery.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
+    from scalar_retrieval.gallery.store.contents import Contents
+    from scalar_retrieval.gallery.store.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
+    from scalar_retrieval.gallery.words.transcripts import Transcripts
 
     opened = Contents.open(config.gallery)
     # What is embedded, and by which model
@@ -290,7 +290,7 @@ def repair(config: GalleryConfig) -> None:
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
     """The writer of an existing gallery."""
-    from scalar_retrieval.gallery.contents import is_gallery
+    from scalar_retrieval.gallery.store.contents import is_gallery
 
     if not is_gallery(folder):  # a writer would make one
         raise FileNotFoundError(f"There is no gallery in {str(folder)!r}.")

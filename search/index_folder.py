@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from scalar_retrieval.commands.texts import print_message
-from scalar_retrieval.gallery.columns import check_modality
-from scalar_retrieval.gallery.contents import is_gallery
 from scalar_retrieval.gallery.decoding import Limits
-from scalar_retrieval.gallery.described import LIMITS, reading_of
-from scalar_retrieval.gallery.file_lists import is_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
-from scalar_retrieval.gallery.provenance import pending_download, provenance_of
-from scalar_retrieval.gallery.transcripts import SCREEN, SPEECH, Transcripts
-from scalar_retrieval.gallery.windows import LONGEST_SCENE, SCENES, SEGMENT
+from scalar_retrieval.gallery.store.columns import check_modality
+from scalar_retrieval.gallery.store.contents import is_gallery
+from scalar_retrieval.gallery.store.described import LIMITS, reading_of
+from scalar_retrieval.gallery.store.file_lists import is_table
+from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
+from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
+from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Transcripts
 from scalar_retrieval.modeling_scalar.model_identity import (
     LIGHT,
     LIGHT_MODALITIES,

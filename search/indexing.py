@@ -23,11 +23,10 @@ from transformers import PreTrainedModel
 from scalar_retrieval.commands.texts import plain
 from scalar_retrieval.gallery.decoding import IN_PART, LimitError, tolerant
 from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
-from scalar_retrieval.gallery.file_state import clip_stat, mark_of, unchanged_since
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.scenes import scene_windows
-from scalar_retrieval.gallery.transcripts import SCREEN
-from scalar_retrieval.gallery.windows import (
+from scalar_retrieval.gallery.store.file_state import clip_stat, mark_of, unchanged_since
+from scalar_retrieval.gallery.store.windows import (
     PARTLY,
     SCENES,
     SEGMENT,
@@ -37,6 +36,7 @@ from scalar_retrieval.gallery.windows import (
     is_nothing,
     windows_of,
 )
+from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
 from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
@@ -446,8 +446,8 @@ class Indexer:
     Updates a gallery from files; every batch is committed once it is embedded.
 
     If the metadata of the gallery has a `"segment"`, in seconds, longer files are cut into windows, each a clip (see
-    [`~scalar_retrieval.gallery.windows`]); with `"scenes"`, at chapters or scene changes. An interrupted run continues
-    there.
+    [`~scalar_retrieval.gallery.store.windows`]); with `"scenes"`, at chapters or scene changes. An interrupted run
+    continues there.
 
     A stream that cannot be decoded counts as absent. A file in which nothing can be read is reported, left out, and
     not tried again until it changes or a limit that it exceeded is raised. A file in which nothing is found is tried

@@ -35,17 +35,16 @@ import torch
 from psycopg import sql
 
 from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
-from scalar_retrieval.gallery.columns import check_modality
-from scalar_retrieval.gallery.cues import subtitle_cues
-from scalar_retrieval.gallery.described import Described, NoClipError, check_metadata, modalities_in
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
-from scalar_retrieval.gallery.folding import folded
 from scalar_retrieval.gallery.hits import Hits, Texts
 from scalar_retrieval.gallery.querying import check_vectors
-from scalar_retrieval.gallery.searcher import Clip, Scoring, Selection, UnsupportedError
-from scalar_retrieval.gallery.searching import are_selected
-from scalar_retrieval.gallery.transcripts import Cue
-from scalar_retrieval.gallery.windows import Place, place_of_clip
+from scalar_retrieval.gallery.searcher import Clip, Scoring, Selection, UnsupportedError, are_selected
+from scalar_retrieval.gallery.store.columns import check_modality
+from scalar_retrieval.gallery.store.described import Described, NoClipError, check_metadata, modalities_in
+from scalar_retrieval.gallery.store.windows import Place, place_of_clip
+from scalar_retrieval.gallery.words.cues import subtitle_cues
+from scalar_retrieval.gallery.words.folding import folded
+from scalar_retrieval.gallery.words.transcripts import Cue
 from scalar_retrieval.modeling_scalar.scores_scalar import (
     MIN_NORM,
     WEIGHING,
@@ -71,7 +70,7 @@ FACTS = {
     "_all_words": "boolean",
 }
 """What is known of a clip, other than its vectors; NULL where unknown. `_changed` is in microseconds from 1970, and
-`_words` as from [`~scalar_retrieval.gallery.folding.folded`]."""
+`_words` as from [`~scalar_retrieval.gallery.words.folding.folded`]."""
 
 OWN_COLUMNS = {
     "_node": "text",

@@ -21,12 +21,12 @@ import pyarrow as pa
 from psycopg import sql
 from tqdm import tqdm
 
-from scalar_retrieval.gallery.columns import embeds_of, presence_of
-from scalar_retrieval.gallery.described import LEAST_SCORE, MODALITIES
 from scalar_retrieval.gallery.filters import _NO_DATE
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.rows import texts_of
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.columns import embeds_of, presence_of
+from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES
+from scalar_retrieval.gallery.store.rows import texts_of
+from scalar_retrieval.gallery.store.windows import SEGMENT
 
 from .addresses import TableAddress
 from .postgresql import (

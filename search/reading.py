@@ -23,10 +23,10 @@ from PIL import Image
 from scalar_retrieval.commands.schema import check_value, count, flag, text
 from scalar_retrieval.gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
 from scalar_retrieval.gallery.embedding import Embedded
-from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat, pieces_of
-from scalar_retrieval.gallery.rows import MediaFile, is_hash
-from scalar_retrieval.gallery.transcripts import SCREEN
-from scalar_retrieval.gallery.windows import NOTHING, SLIVER, clip_id_of, seconds_of
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat, pieces_of
+from scalar_retrieval.gallery.store.rows import MediaFile, is_hash
+from scalar_retrieval.gallery.store.windows import NOTHING, SLIVER, clip_id_of, seconds_of
+from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
 from .recognised import RecognitionError

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from scalar_retrieval.gallery.transcripts import Transcript, Transcripts
+from scalar_retrieval.gallery.words.transcripts import Transcript, Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 
 
@@ -18,7 +18,7 @@ class Recognised(Transcripts):
 
     Args:
         gallery (`Path`): its folder.
-        kind (`str`): as in [`~scalar_retrieval.gallery.transcripts.Transcripts`].
+        kind (`str`): as in [`~scalar_retrieval.gallery.words.transcripts.Transcripts`].
         can_make (`bool`): whether there is a recogniser. Without one, only existing transcripts are used.
 
     Attributes:

@@ -20,8 +20,8 @@ from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 from transformers.utils import CONFIG_NAME
 
 from scalar_retrieval.gallery.decoding import Stopped, check_not_stopped
-from scalar_retrieval.gallery.files import read_json
-from scalar_retrieval.gallery.transcripts import Cue
+from scalar_retrieval.gallery.store.files import read_json
+from scalar_retrieval.gallery.words.transcripts import Cue
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
 
 from .recognised import RecognitionError

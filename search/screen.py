@@ -1,7 +1,7 @@
 """On-screen text of clips, such as slides and signs, read by OCR and stored with the gallery.
 
-- As in [`~scalar_retrieval.search.speech`], a WebVTT file, see [`~scalar_retrieval.gallery.transcripts`], which is
-  made once.
+- As in [`~scalar_retrieval.search.speech`], a WebVTT file, see [`~scalar_retrieval.gallery.words.transcripts`], which
+  is made once.
 - Few frames are read, as text stays for seconds, each at a size at which people can read it.
 - A line is one cue, from the first frame that has it to the next that does not.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from scalar_retrieval.gallery.decoding import SandboxedReader, check_not_stopped, room_beside_decoders
-from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcript
+from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcript
 
 from .recognised import Recognised, RecognitionError
 

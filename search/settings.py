@@ -68,7 +68,7 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
 
 def _folder(path: Path) -> Path:
     """Refuse an address where a folder is expected."""
-    from scalar_retrieval.gallery.published import is_published
+    from scalar_retrieval.gallery.store.published import is_published
 
     if is_address(str(path)):
         raise ValueError(
@@ -99,8 +99,8 @@ def _segment(text: str) -> float | Literal["scenes", "none"]:
 
 def _read_folder(path: Path) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
-    from scalar_retrieval.gallery.contents import find_gallery
-    from scalar_retrieval.gallery.published import is_published
+    from scalar_retrieval.gallery.store.contents import find_gallery
+    from scalar_retrieval.gallery.store.published import is_published
 
     if not is_published(path):
         _folder(path)
@@ -109,8 +109,8 @@ def _read_folder(path: Path) -> Path:
 
 def _output(path: Path) -> Path:
     """The folder of a gallery, or one that may become a gallery."""
-    from scalar_retrieval.gallery.contents import is_gallery
-    from scalar_retrieval.gallery.writing import check_place
+    from scalar_retrieval.gallery.store.contents import is_gallery
+    from scalar_retrieval.gallery.store.writing import check_place
 
     folder = _folder(path)
     if not is_gallery(folder):
@@ -134,7 +134,7 @@ def _read_place(place: str) -> str:
 
 def _check_place(place: str) -> str:
     """Refuse a place without a gallery; a published one is looked for when it is opened."""
-    from scalar_retrieval.gallery.published import is_published
+    from scalar_retrieval.gallery.store.published import is_published
 
     if not is_published(place):
         _read_place(place)

@@ -35,7 +35,7 @@ class Setup:
         recognizer_name (`str`, *optional*): its name in transcripts; by default `transcribe`.
         read_text (`bool`): read on-screen text.
         limits ([`~scalar_retrieval.gallery.decoding.Limits`]): on reading a stream.
-        reading (`dict`): settings of the processor, see [`~scalar_retrieval.gallery.described.reading_of`].
+        reading (`dict`): settings of the processor, see [`~scalar_retrieval.gallery.store.described.reading_of`].
     """
 
     gallery: Path

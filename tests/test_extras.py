@@ -63,7 +63,7 @@ def test_all_means_all():
 
 def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch):
     rooms = {
-        "scalar_retrieval.gallery.files": "search",
+        "scalar_retrieval.gallery.store.files": "search",
         "scalar_retrieval.eval.benchmarks.own": "eval",
         "scalar_retrieval.trainer.checkpoints": "train",
     }

@@ -38,8 +38,8 @@ from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.settings import Columns, OnError
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import in_background
-from scalar_retrieval.gallery.files import read_json, write_json
-from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.gallery.store.files import read_json, write_json
+from scalar_retrieval.gallery.store.provenance import versions
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
 from scalar_retrieval.modeling_scalar.processing_scalar import scatter
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel

@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from scalar_retrieval.gallery.files import locked, read_json, sync_folder, write_json
+from scalar_retrieval.gallery.store.files import locked, read_json, sync_folder, write_json
 
 from .distributed import wait_for_all
 from .identity import fields_of_run

@@ -14,9 +14,9 @@ from peft import PeftModel
 
 from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
 from scalar_retrieval.eval.embedding.query_gallery import rows_of
-from scalar_retrieval.gallery.columns import stacked
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.rows import texts_of
+from scalar_retrieval.gallery.store.columns import stacked
+from scalar_retrieval.gallery.store.rows import texts_of
 from scalar_retrieval.modeling_scalar import ScalarJointModel, ScalarProcessor
 from scalar_retrieval.modeling_scalar.model_identity import part_of
 

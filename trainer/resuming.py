@@ -13,7 +13,7 @@ from transformers import Trainer
 from transformers.dynamic_module_utils import custom_object_save
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.files import read_json, write_json
 
 from .callbacks import AroundCheckpoints, EpochOfData, SaveAfterEpoch
 from .checkpoints import (

@@ -21,8 +21,8 @@ from transformers import Trainer, set_seed
 from scalar_retrieval.commands.texts import print_lines
 from scalar_retrieval.eval.benchmarks.clip_rows import clip_digests
 from scalar_retrieval.gallery.decoding import sandboxed
-from scalar_retrieval.gallery.files import write_json
-from scalar_retrieval.gallery.provenance import source_state, versions
+from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.provenance import source_state, versions
 from scalar_retrieval.modeling_scalar import ScalarProcessor, load_model
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
@@ -95,7 +95,7 @@ def _build_dataset(
         dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
         return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
     # From stored outputs of towers, or from a gallery. Imported here, because they import the search packages.
-    from scalar_retrieval.gallery.contents import is_gallery
+    from scalar_retrieval.gallery.store.contents import is_gallery
 
     from .cache_features import FeatureCollator, FeatureDataset
     from .embeddings import EmbeddingDataset

@@ -26,8 +26,8 @@ from scalar_retrieval.commands.errors import user_errors
 from scalar_retrieval.commands.options import Holdout, Plugins, command_of, load_plugins
 from scalar_retrieval.commands.texts import print_lines
 from scalar_retrieval.eval.settings import Columns
-from scalar_retrieval.gallery.files import write_whole
-from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.gallery.store.files import write_whole
+from scalar_retrieval.gallery.store.provenance import versions
 from scalar_retrieval.modeling_scalar import default_device
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light
 

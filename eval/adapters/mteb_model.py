@@ -33,7 +33,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import Embedded, check_reading
-from scalar_retrieval.gallery.matching import check_depth, clip_views
+from scalar_retrieval.gallery.second_stage.matching import check_depth, clip_views
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.media_scalar import resample
 from scalar_retrieval.modeling_scalar.model_identity import device_of_name, identify

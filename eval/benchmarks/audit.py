@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.embedding import in_background
-from scalar_retrieval.gallery.provenance import gallery_manifest
+from scalar_retrieval.gallery.store.provenance import gallery_manifest
 from scalar_retrieval.modeling_scalar.feature_extraction_scalar import ScalarFeatureExtractor
 from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import ProcessorMixin
 
 from scalar_retrieval.gallery.decoding import sandboxed
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 

@@ -18,12 +18,12 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from scalar_retrieval.gallery.columns import precision_of, query_table
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import check_reading, in_batches
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.provenance import provenance_of, versions
 from scalar_retrieval.gallery.querying import embed_captions
+from scalar_retrieval.gallery.store.columns import precision_of, query_table
+from scalar_retrieval.gallery.store.provenance import provenance_of, versions
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import default_device, identify, model_summary
 

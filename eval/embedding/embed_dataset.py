@@ -13,7 +13,6 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
-from scalar_retrieval.gallery.columns import unit_vectors
 from scalar_retrieval.gallery.embedding import (
     Embedded,
     ReadBatch,
@@ -23,6 +22,7 @@ from scalar_retrieval.gallery.embedding import (
     read_batches,
 )
 from scalar_retrieval.gallery.querying import embed_captions
+from scalar_retrieval.gallery.store.columns import unit_vectors
 
 from ..benchmarks.clip_rows import group_rows, read_row, warn_unread
 from .embeddings import Embeddings

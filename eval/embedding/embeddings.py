@@ -16,12 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from scalar_retrieval.gallery.columns import clip_table, precision_of, problems_of_clips, query_table, text_embeds_of
-from scalar_retrieval.gallery.described import MODALITIES, modalities_in
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.provenance import gallery_manifest
-from scalar_retrieval.gallery.rows import abbreviated, texts_of
-from scalar_retrieval.gallery.storage import TABLES
+from scalar_retrieval.gallery.store.columns import (
+    clip_table,
+    precision_of,
+    problems_of_clips,
+    query_table,
+    text_embeds_of,
+)
+from scalar_retrieval.gallery.store.described import MODALITIES, modalities_in
+from scalar_retrieval.gallery.store.provenance import gallery_manifest
+from scalar_retrieval.gallery.store.rows import abbreviated, texts_of
+from scalar_retrieval.gallery.store.storage import TABLES
 from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
 
 
@@ -171,7 +177,7 @@ class Embeddings:
             )
 
     def manifest(self) -> dict[str, Any]:
-        """Return what identifies the gallery: [`~scalar_retrieval.gallery.provenance.gallery_manifest`]."""
+        """Return what identifies the gallery: [`~scalar_retrieval.gallery.store.provenance.gallery_manifest`]."""
         return gallery_manifest(self.clip_ids, self.modality_mask)
 
     def kinds(self) -> list[str | None]:

@@ -9,8 +9,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.rows import abbreviated
-from scalar_retrieval.gallery.windows import SEGMENT, place_of_clip
+from scalar_retrieval.gallery.store.rows import abbreviated
+from scalar_retrieval.gallery.store.windows import SEGMENT, place_of_clip
 
 from ..benchmarks.clip_rows import group_rows
 from .embed_dataset import embed_texts

@@ -20,7 +20,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval.gallery.embedding import ReadBatch
-from scalar_retrieval.gallery.matching import (
+from scalar_retrieval.gallery.second_stage.matching import (
     check_depth,
     check_policies,
     clip_views,
@@ -28,7 +28,7 @@ from scalar_retrieval.gallery.matching import (
     reranked_places,
     sort_rows,
 )
-from scalar_retrieval.gallery.matching import match_logits as match_read
+from scalar_retrieval.gallery.second_stage.matching import match_logits as match_read
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 
 from ..benchmarks.clip_rows import group_rows
@@ -254,7 +254,7 @@ class TwoStage:
             captions and clips.
         depth (`int`): maximum number of clips per caption, and captions per clip, to reorder.
         rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
-        policies (`Sequence[str]`): some of [`~scalar_retrieval.gallery.matching.POLICIES`].
+        policies (`Sequence[str]`): some of [`~scalar_retrieval.gallery.second_stage.matching.POLICIES`].
         block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
         options: of [`match_logits`].

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING
 
 from .result_schema import check_result, second_stage

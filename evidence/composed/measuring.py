@@ -22,8 +22,8 @@ from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
 from scalar_retrieval.gallery.embedding import embed_clips, in_batches
-from scalar_retrieval.gallery.files import write_json
-from scalar_retrieval.gallery.provenance import provenance_of, versions
+from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.provenance import provenance_of, versions
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip

@@ -15,7 +15,7 @@ from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
 from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
 from scalar_retrieval.eval.protocol.statistics import two_way_interval
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .drawing import KINDS, MODALITIES

@@ -13,7 +13,7 @@ from evidence.miniature.generation import check_version
 from evidence.miniature.vocabulary import VOCABULARY
 from scalar_retrieval.eval.benchmarks.annotations import FEATURES, dataset_from_rows
 from scalar_retrieval.eval.benchmarks.definition import Benchmark
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 
 # The captions of classes, by timbre.
 LABELS = {timbre: f"the sound of a {words[0]}" for timbre, words in VOCABULARY["audio"]["timbre"].items()}

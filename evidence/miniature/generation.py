@@ -21,7 +21,7 @@ from evidence.miniature.ceilings import recall_ceilings
 from evidence.miniature.clips import SPLITS, MiniatureClip, draw_split, kinds_of, views_alone
 from evidence.miniature.rendering import render
 from evidence.miniature.vocabulary import EVIDENCE, FACTORS, VOCABULARY
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 
 logger = logging.getLogger(__name__)
 

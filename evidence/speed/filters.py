@@ -13,11 +13,11 @@ import pyarrow as pa
 import torch
 
 from evidence.speed.settings import FiltersConfig
-from scalar_retrieval.gallery.columns import clip_table
-from scalar_retrieval.gallery.contents import Contents
 from scalar_retrieval.gallery.filters import ClipFacts, Filter
-from scalar_retrieval.gallery.storage import Part
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.columns import clip_table
+from scalar_retrieval.gallery.store.contents import Contents
+from scalar_retrieval.gallery.store.storage import Part
+from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 FILTERS = {

@@ -36,7 +36,7 @@ from evidence.speed.decoding import pan
 from evidence.speed.settings import IndexingConfig
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.gallery import GalleryWriter
-from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
 from scalar_retrieval.modeling_scalar.media_scalar import MediaReader

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import torch
 
 from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
-from scalar_retrieval.gallery.files import write_json
-from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.provenance import versions
 
 from .embedding import Half, embed_half
 from .items import Item, digest_of, read_items

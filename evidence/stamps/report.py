@@ -14,7 +14,7 @@ from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
 from evidence.study.ranks import stored_ranks
 from scalar_retrieval.eval.protocol.statistics import holm, two_way_interval
 from scalar_retrieval.eval.reports.figures import COLOURS
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 
 from .measuring import FACTS, RANKS
 from .regimes import REGIMES

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from evidence.miniature.benchmark import load_about
-from scalar_retrieval.gallery.files import read_json, without_infinity, write_json, write_whole
-from scalar_retrieval.gallery.provenance import versions
+from scalar_retrieval.gallery.store.files import read_json, without_infinity, write_json, write_whole
+from scalar_retrieval.gallery.store.provenance import versions
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .measure import write_ranks

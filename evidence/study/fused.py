@@ -24,7 +24,7 @@ from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, retriev
 from scalar_retrieval.eval.protocol.calibration import fit
 from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways, rank_pairs
 from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
-from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 

@@ -19,8 +19,8 @@ from evidence.study.towers import embed_stored
 from scalar_retrieval.eval.benchmarks.registry import load_split
 from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.gallery.described import score_options_of
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.described import score_options_of
+from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar import load_model
 
 _BENCHMARK = "miniature_classes"

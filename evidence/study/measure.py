@@ -28,8 +28,8 @@ from evidence.study.towers import embed_stored, load_for, metadata_of
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways
-from scalar_retrieval.gallery.described import score_options_of
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.described import score_options_of
+from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from evidence.miniature.clips import SPLITS
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from .measure import AS_TRAINED, FITTED_ALL

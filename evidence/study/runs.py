@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.trainer.recipe_files import read_recipe
 
 from .jobs import Stage, Task

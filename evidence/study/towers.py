@@ -21,11 +21,11 @@ from scalar_retrieval.eval.benchmarks.definition import configure_processor
 from scalar_retrieval.eval.benchmarks.registry import load_split
 from scalar_retrieval.eval.embedding.embed_dataset import embed_texts, read_rows
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.gallery.columns import unit_vectors
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import in_batches
-from scalar_retrieval.gallery.files import write_whole
-from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.gallery.store.columns import unit_vectors
+from scalar_retrieval.gallery.store.files import write_whole
+from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel

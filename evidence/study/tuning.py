@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalar_retrieval.gallery.files import read_json, write_json
+from scalar_retrieval.gallery.store.files import read_json, write_json
 
 from .runs import AS_SCALAR, ClipSet, Run, with_schedule
 

@@ -1,5 +1,4 @@
 """The exact best clips of a query: `ranking` finds them, with proof.
 
-`blocks` holds what scores read of stored clips, and limits how large a score can be; `codes` holds their vectors in
-eight bits. Nothing is imported here, because the columns on disk need only `codes`.
+`blocks` holds what scores read of stored clips, and limits how large a score can be.
 """

@@ -27,10 +27,10 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     softmax_weights,
 )
 
-from ..columns import codes_of, matrix_of, presence_of
-from ..rows import modalities_of
-from ..storage import Part
-from .codes import Codes, multiplies_eight_bits
+from ..store.codes import Codes, multiplies_eight_bits
+from ..store.columns import codes_of, matrix_of, presence_of
+from ..store.rows import modalities_of
+from ..store.storage import Part
 
 LONGEST = 1.02  # norm of vectors stored as unit vectors
 ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
@@ -182,7 +182,7 @@ class Block(Clips):
         modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
         is_there (`torch.BoolTensor` of shape `(N,)`): clips that are not removed, and may be found.
-        codes (list of [`~scalar_retrieval.gallery.exact.codes.Codes`], *optional*): the vectors of each chunk in eight
+        codes (list of [`~scalar_retrieval.gallery.store.codes.Codes`], *optional*): the vectors of each chunk in eight
             bits, if the machine can multiply them.
         min_norm (`float`): vanishing norms are clamped to this.
         is_partial (`bool`): whether vectors that count as absent may be nonzero.
@@ -381,7 +381,7 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
     Lay out a table of clips for ranking; rows are numbered through all parts, including removed ones.
 
     Args:
-        parts (list of [`~scalar_retrieval.gallery.storage.Part`]).
+        parts (list of [`~scalar_retrieval.gallery.store.storage.Part`]).
         device (`torch.device`, *optional*): copy the vectors into the memory of a device, without codes. By default,
             they stay in the mapped files.
 

@@ -38,6 +38,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     make_options,
 )
 
+from ..store.codes import rotation
 from .blocks import (
     LONGEST,
     ROUNDING,
@@ -51,7 +52,6 @@ from .blocks import (
     score_error,
     spanned_bounds,
 )
-from .codes import rotation
 
 _TILE = 2**18  # pairs whose bounds are computed at once, in cache
 _NARROWEST = 512  # fewest clips of a tile

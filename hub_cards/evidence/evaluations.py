@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult
 
 from scalar_retrieval.eval.reports.result_schema import check_result, second_stage
 from scalar_retrieval.eval.reports.tables import report_tables
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 
 from ..markdown import Markdown, table
 

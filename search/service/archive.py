@@ -14,13 +14,13 @@ from typing import Any
 
 from scalar_retrieval.commands.errors import error_text
 from scalar_retrieval.commands.texts import plain
-from scalar_retrieval.gallery.cues import may_have_words
-from scalar_retrieval.gallery.described import LIMITS
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
 from scalar_retrieval.gallery.searcher import Clip, Searcher, Selection
 from scalar_retrieval.gallery.searching import check_supported, search
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.described import LIMITS
+from scalar_retrieval.gallery.store.windows import SEGMENT
+from scalar_retrieval.gallery.words.cues import may_have_words
 from scalar_retrieval.modeling_scalar.scores_scalar import find_method
 
 from .models import About, ClipOptions, ClipResult, Listing, ListRequest, SearchAnswer, SearchOptions

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scalar_retrieval.gallery.cues import cues_between
-from scalar_retrieval.gallery.folding import folded, spans_of
 from scalar_retrieval.gallery.querying import split_query
 from scalar_retrieval.gallery.searcher import Clip
-from scalar_retrieval.gallery.transcripts import Cue
+from scalar_retrieval.gallery.words.cues import cues_between
+from scalar_retrieval.gallery.words.folding import folded, spans_of
+from scalar_retrieval.gallery.words.transcripts import Cue
 
 from .models import Line
 

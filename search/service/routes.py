@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from scalar_retrieval.gallery.decoding import Stop
 from scalar_retrieval.gallery.querying import split_query
 from scalar_retrieval.gallery.searcher import Clip
-from scalar_retrieval.gallery.transcripts import as_vtt
+from scalar_retrieval.gallery.words.transcripts import as_vtt
 
 from .archive import Archive
 from .guard import COOKIE, Token

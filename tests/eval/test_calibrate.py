@@ -14,8 +14,8 @@ from scalar_retrieval.eval.calibrate import _write_model
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.calibration import MEASURES, Calibration
 from scalar_retrieval.eval.run import RunConfig, embeddings_of
-from scalar_retrieval.gallery.described import score_options_of
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.store.described import score_options_of
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel, load_model
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.model_identity import identify

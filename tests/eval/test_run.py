@@ -22,7 +22,7 @@ from scalar_retrieval.eval.protocol.missing import RATES
 from scalar_retrieval.eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
 from scalar_retrieval.eval.run import run
 from scalar_retrieval.eval.settings import RunConfig
-from scalar_retrieval.gallery.matching import POLICIES
+from scalar_retrieval.gallery.second_stage.matching import POLICIES
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model, scores_scalar
 from scalar_retrieval.modeling_scalar.scores_scalar import register_method
 from tests.conftest import make_tiny_config

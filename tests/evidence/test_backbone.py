@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from evidence.halve import LOG
-from scalar_retrieval.gallery.files import sha256_of
+from scalar_retrieval.gallery.store.files import sha256_of
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.recipe_files import read_recipe
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scalar_retrieval.gallery.files import sha256_of
+from scalar_retrieval.gallery.store.files import sha256_of
 from scalar_retrieval.modeling_scalar import load_model
 
 

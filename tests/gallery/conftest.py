@@ -8,7 +8,7 @@ import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.hits import Hits, Texts
-from scalar_retrieval.gallery.windows import Place
+from scalar_retrieval.gallery.store.windows import Place
 
 DIM = 16
 MADE_BY = {"model": "model", "fingerprint": "f" * 64, "query_temperature": 0.1}

@@ -10,9 +10,9 @@ import torch
 from pyarrow import parquet
 
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.gallery.columns import query_table
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.gallery import Gallery, verify_gallery
+from scalar_retrieval.gallery.store.columns import query_table
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import make_clips, make_queries
 

@@ -1,6 +1,6 @@
 import pytest
 
-from scalar_retrieval.gallery.files import read_json
+from scalar_retrieval.gallery.store.files import read_json
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scalar_retrieval.gallery import cues
-from scalar_retrieval.gallery.cues import ClipWords, read_cues
-from scalar_retrieval.gallery.file_state import clip_stat
 from scalar_retrieval.gallery.filters import Filter
-from scalar_retrieval.gallery.folding import folded, spans_of
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.hits import remarks_of
 from scalar_retrieval.gallery.querying import split_query
 from scalar_retrieval.gallery.searcher import Selection
-from scalar_retrieval.gallery.transcripts import Transcripts
+from scalar_retrieval.gallery.store.file_state import clip_stat
+from scalar_retrieval.gallery.words import cues
+from scalar_retrieval.gallery.words.cues import ClipWords, read_cues
+from scalar_retrieval.gallery.words.folding import folded, spans_of
+from scalar_retrieval.gallery.words.transcripts import Transcripts
 from tests.gallery.conftest import MADE_BY
 
 DIM = 4

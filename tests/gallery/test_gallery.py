@@ -5,8 +5,8 @@ import pytest
 import torch
 from datasets import load_from_disk
 
-from scalar_retrieval.gallery.columns import query_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.store.columns import query_table
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write

@@ -8,7 +8,7 @@ import pytest
 
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
-from scalar_retrieval.gallery.windows import place_of_clip
+from scalar_retrieval.gallery.store.windows import place_of_clip
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import hits_of, make_clips, make_queries, write
 

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 
-from scalar_retrieval.gallery import files
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.storage import MANIFEST
+from scalar_retrieval.gallery.store import files
+from scalar_retrieval.gallery.store.storage import MANIFEST
 from tests.gallery.conftest import make_clips, make_queries, write
 
 
@@ -103,7 +103,7 @@ def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committe
     from contextlib import nullcontext
 
     write(tmp_path, make_clips(2))
-    monkeypatch.setattr("scalar_retrieval.gallery.writing.locked", lambda *arguments: nullcontext(lambda: None))
+    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.locked", lambda *arguments: nullcontext(lambda: None))
     with GalleryWriter(tmp_path) as first, GalleryWriter(tmp_path) as second:
         first.put_clips(*make_clips(2, seed=1))
         second.put_clips(*make_clips(3, seed=2))
@@ -122,7 +122,7 @@ def test_a_writer_whose_new_files_another_one_cleared_away_does_not_commit(tmp_p
             sync(folder)
             (tmp_path / "clips" / "data-000002-1.arrow").unlink()
 
-        monkeypatch.setattr("scalar_retrieval.gallery.writing.sync_folder", cleared)
+        monkeypatch.setattr("scalar_retrieval.gallery.store.writing.sync_folder", cleared)
         writer.put_clips(*make_clips(2, seed=1))
         with pytest.raises(ValueError, match="Another process has written to"):
             writer.commit()

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from scalar_retrieval.gallery.described import LEAST_SCORE, fitted_to
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.querying import Likeness
+from scalar_retrieval.gallery.store.described import LEAST_SCORE, fitted_to
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries
 
 OPTIONS = {"method": "scalar", "query_temperature": 0.1}

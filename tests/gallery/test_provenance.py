@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from scalar_retrieval.gallery.files import write_json
-from scalar_retrieval.gallery.provenance import source_state
+from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.provenance import source_state
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 

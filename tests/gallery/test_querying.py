@@ -14,7 +14,7 @@ from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.hits import HitLists, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, embed_captions, query_like
 from scalar_retrieval.gallery.searcher import Selection
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import identify

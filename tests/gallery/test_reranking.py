@@ -11,11 +11,11 @@ import torch
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.protocol.second_stage import first_candidates, fused_values, match_logits, two_stage_scores
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.matching import clip_views, reranked_places
 from scalar_retrieval.gallery.querying import QueryModel
-from scalar_retrieval.gallery.transcripts import Transcripts
+from scalar_retrieval.gallery.second_stage.matching import clip_views, reranked_places
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
+from scalar_retrieval.gallery.words.transcripts import Transcripts
 from scalar_retrieval.modeling_scalar import ScalarModel
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, names_subtitle_file

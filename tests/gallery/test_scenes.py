@@ -7,7 +7,7 @@ import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.scenes import PACE, cuts_of, scene_windows
-from scalar_retrieval.gallery.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
+from scalar_retrieval.gallery.store.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
 from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.storage import COPY, MANIFEST
+from scalar_retrieval.gallery.store.storage import COPY, MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips
 from tests.gallery.faults import Faults, Killed
 
@@ -55,7 +55,7 @@ class Galleries(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp()) / "gallery"
         self.patched = pytest.MonkeyPatch()
         # Small files, so that a few clips fill them and leave them in pieces
-        self.patched.setattr("scalar_retrieval.gallery.writing.SHARD_ROWS", 24)
+        self.patched.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 24)
         for module in ("writing", "storage"):
             self.patched.setattr(f"gallery.{module}.MOST_PIECES", 3)
         self.version = 0

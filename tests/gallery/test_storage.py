@@ -8,10 +8,10 @@ import pytest
 import torch
 from datasets import Dataset, load_from_disk
 
-from scalar_retrieval.gallery.columns import clip_table, query_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
-from scalar_retrieval.gallery.storage import map_shard, read_manifest
-from scalar_retrieval.gallery.writing import Writer
+from scalar_retrieval.gallery.store.columns import clip_table, query_table
+from scalar_retrieval.gallery.store.storage import map_shard, read_manifest
+from scalar_retrieval.gallery.store.writing import Writer
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def expected(stop):
 
 @pytest.mark.parametrize("size", [1, 3, 16, 17, 100, 600])
 def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("scalar_retrieval.gallery.writing.SHARD_ROWS", 1000)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 1000)
     with Writer(tmp_path) as writer:
         for number in range(60):
             writer.append("clips", rows(number * size, (number + 1) * size))
@@ -58,7 +58,7 @@ def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files(tmp_path,
 
 def test_many_commits_of_any_size_are_nearly_as_few_files_as_one(tmp_path, monkeypatch):
     """Of a tenth or two thirds of a file, of which sixteen in a row once stayed as they were."""
-    monkeypatch.setattr("scalar_retrieval.gallery.writing.SHARD_ROWS", 1000)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 1000)
     for size in (100, 400, 666):
         with Writer(tmp_path / str(size)) as writer:
             for start in range(0, 10_000, size):
@@ -68,7 +68,7 @@ def test_many_commits_of_any_size_are_nearly_as_few_files_as_one(tmp_path, monke
 
 
 def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.gallery.writing.SHARD_ROWS", 256)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 256)
     written = []
     with Writer(tmp_path) as writer:
         for number in range(160):
@@ -125,7 +125,7 @@ def test_datasets_reads_the_types_that_it_would_write(tmp_path):
 
 
 def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.gallery.writing.SHARD_ROWS", 20)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 20)
     names, embeds, mask = make_clips(30)
     opened = write(tmp_path, (names, embeds, mask))
     with GalleryWriter(tmp_path) as writer:
@@ -157,7 +157,7 @@ def test_threads_that_read_a_file_at_once_do_not_disturb_each_other(tmp_path, mo
 
 def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
     """The files of the state whose manifest it has read are gone when it looks for them."""
-    from scalar_retrieval.gallery import storage
+    from scalar_retrieval.gallery.store import storage
 
     names, embeds, mask = make_clips(6)
     write(tmp_path, (names, embeds, mask))
@@ -185,9 +185,9 @@ def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
 FORKING = """
 import os, random, signal, sys, time
 import torch
-from scalar_retrieval.gallery.columns import clip_table
+from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.storage import MANIFEST
+from scalar_retrieval.gallery.store.storage import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 from scalar_retrieval.modeling_scalar import MODALITIES
 

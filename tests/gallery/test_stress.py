@@ -19,16 +19,16 @@ import os, random, select, signal, sys, time
 from pathlib import Path
 
 import torch
-import scalar_retrieval.gallery.writing
-from scalar_retrieval.gallery.columns import clip_table
+import scalar_retrieval.gallery.store.writing
+from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.storage import read_manifest
+from scalar_retrieval.gallery.store.storage import read_manifest
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 from scalar_retrieval.modeling_scalar import MODALITIES
 
 folder, seconds = sys.argv[1], float(sys.argv[2])
-scalar_retrieval.gallery.writing.SHARD_ROWS = 256
+scalar_retrieval.gallery.store.writing.SHARD_ROWS = 256
 PUT, CHANGED = 4, 2  # clips of a batch, and how many of an earlier one are put again with it
 clip_table(*make_clips(8), MODALITIES)
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from scalar_retrieval.gallery.windows import SLIVER, Place, clip_id_of, place_of_clip, whole_files, windows_of
+from scalar_retrieval.gallery.store.windows import SLIVER, Place, clip_id_of, place_of_clip, whole_files, windows_of
 
 
 @pytest.mark.parametrize("segment", [1.0, 2.5, 30.0])

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.provenance import pending_download
+from scalar_retrieval.gallery.store.provenance import pending_download
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search import __main__ as search

@@ -6,11 +6,11 @@ import pytest
 import torch
 from datasets import disable_progress_bars, load_dataset, load_from_disk
 
-from scalar_retrieval.gallery import writing
-from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat, is_as_known
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
-from scalar_retrieval.gallery.stills import Stills
-from scalar_retrieval.gallery.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
+from scalar_retrieval.gallery.store import writing
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat, is_as_known
+from scalar_retrieval.gallery.store.stills import Stills
+from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Cue, Transcripts, write_transcript
 from scalar_retrieval.hub_cards.card import Details
 from scalar_retrieval.hub_cards.gallery import gallery_card, stage_gallery
 from scalar_retrieval.hub_cards.publishing import PublishedModel

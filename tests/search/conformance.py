@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import normalize
 
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
-from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from tests.gallery.conftest import MADE_BY
 from tests.gallery.exact.test_screening import make_vectors, mixes_of
 

@@ -13,11 +13,11 @@ from torch.nn.functional import normalize
 from transformers import BatchFeature
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.described import modalities_in
-from scalar_retrieval.gallery.files import sha256_of
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.searcher import Searcher
+from scalar_retrieval.gallery.store.described import modalities_in
+from scalar_retrieval.gallery.store.files import sha256_of
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.search.service.app import build_app

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.gallery.store.windows import clip_id_of
 from scalar_retrieval.search.service import app as app_module
 from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.querying import QueryModel
-from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts
+from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
 from scalar_retrieval.modeling_scalar.light_model import text_folder
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from scalar_retrieval.search.__main__ import app

@@ -8,10 +8,10 @@ from copy import deepcopy
 import pyarrow as pa
 import pytest
 
-from scalar_retrieval.gallery.columns import clip_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.storage import MANIFEST, signed
+from scalar_retrieval.gallery.store.columns import clip_table
+from scalar_retrieval.gallery.store.storage import MANIFEST, signed
 from scalar_retrieval.search.__main__ import info
 from tests.gallery.conftest import make_clips, make_queries
 

@@ -14,7 +14,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.gallery import GalleryWriter
-from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.search.service.app import PAGE
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav

@@ -57,7 +57,7 @@ def test_what_is_no_file_is_named_and_does_not_stop_the_run(folder):
 def test_a_file_that_a_system_makes_up_is_empty_and_never_opened(folder, monkeypatch):
     (folder / "e.mp4").symlink_to("/proc/kmsg" if os.path.isfile("/proc/kmsg") else folder / "empty.mp4")
     (folder / "empty.mp4").touch()
-    monkeypatch.setattr("scalar_retrieval.gallery.file_state.open", never_answers, raising=False)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state.open", never_answers, raising=False)
     for path in find_files([folder]):
         if path.endswith(("e.mp4", "empty.mp4", "kmsg")):
             assert record_of(path, None) == (
@@ -73,8 +73,8 @@ def never_answers(*arguments):
 @pytest.mark.promise("files", "A drive that never answers is reported as out of reach")
 def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatch):
     index(folder, FakeProcessor())
-    monkeypatch.setattr("scalar_retrieval.gallery.file_state.open", never_answers, raising=False)
-    monkeypatch.setattr("scalar_retrieval.gallery.file_state._PATIENCE", 0)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state.open", never_answers, raising=False)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state._PATIENCE", 0)
     (folder / "a.mp4").write_text("1 audio")
     report, gallery = index(folder, FakeProcessor())
     (state,) = report.of("out of reach")
@@ -99,7 +99,7 @@ def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, 
                 raise
         return item, Clip()
 
-    monkeypatch.setattr("scalar_retrieval.gallery.file_state.open", hangs, raising=False)
+    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state.open", hangs, raising=False)
     with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
         assert next(batches).notes == [0]
         assert asked.wait(30)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from scalar_retrieval.gallery.cues import read_cues
 from scalar_retrieval.gallery.decoding import Limits, SandboxedReader, Stop, Stopped
-from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts
+from scalar_retrieval.gallery.words.cues import read_cues
+from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
 from scalar_retrieval.search.recognised import RecognitionError
 from scalar_retrieval.search.screen import (
     RapidOcrReader,

@@ -18,10 +18,10 @@ from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from torch.nn.functional import normalize
 
-from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES
-from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
+from scalar_retrieval.gallery.store.windows import clip_id_of
 from scalar_retrieval.search.service import guard
 from scalar_retrieval.search.service.guard import SHORTEST_TOKEN, Token
 from tests.media_corpus import tone, wav

@@ -8,10 +8,10 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.cues import cues_between, read_cues
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
-from scalar_retrieval.gallery.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
-from scalar_retrieval.gallery.windows import clip_id_of
+from scalar_retrieval.gallery.store.windows import clip_id_of
+from scalar_retrieval.gallery.words.cues import cues_between, read_cues
+from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
 from scalar_retrieval.search.service.matching_lines import best_cues
 from tests.search.serving import make_app, vectors_of, write_gallery
 

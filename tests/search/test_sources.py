@@ -12,8 +12,8 @@ import torch
 from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
-from scalar_retrieval.gallery.file_lists import is_table
 from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.sources import FileSelection, find_clips, find_files, read_list
 from tests.gallery.decoding.reading import write_media

@@ -9,8 +9,8 @@ import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.transcripts import Cue, write_transcript
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.windows import SEGMENT
+from scalar_retrieval.gallery.words.transcripts import Cue, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files

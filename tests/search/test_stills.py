@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
-from scalar_retrieval.gallery.stills import Stills
-from scalar_retrieval.gallery.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.gallery.store.stills import Stills
+from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import remove

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalar_retrieval.gallery.file_state import is_as_known
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.store.file_state import is_as_known
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.watching import watch
 from tests.search.test_main import FakeModel, place, run  # noqa: F401

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.windows import PARTLY
+from scalar_retrieval.gallery.store.windows import PARTLY
 from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scalar_retrieval.gallery.columns import query_table
-from scalar_retrieval.gallery.files import sha256_of
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
-from scalar_retrieval.gallery.storage import MANIFEST, signed
+from scalar_retrieval.gallery.store.columns import query_table
+from scalar_retrieval.gallery.store.files import sha256_of
+from scalar_retrieval.gallery.store.storage import MANIFEST, signed
 from tests.gallery.conftest import make_clips, make_queries
 
 READING = ("query", "info", "verify", "run", "push")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from scalar_retrieval.gallery.files import write_json
+from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.trainer.checkpoints import (
     MANIFEST,
     RECIPE,

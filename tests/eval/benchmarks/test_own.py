@@ -10,9 +10,9 @@ from datasets import Value
 from scalar_retrieval.eval.benchmarks.annotations import FEATURES
 from scalar_retrieval.eval.benchmarks.registry import load_split
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
-from scalar_retrieval.gallery.file_state import clip_sha256, clip_stat
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
-from scalar_retrieval.gallery.transcripts import Transcripts
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
+from scalar_retrieval.gallery.words.transcripts import Transcripts
 from tests.gallery.test_subtitles import CUE, write_film
 
 IDS = ["007", "1e5", "2020-01-01", "NA", "7"]  # what readers that guess types would change

@@ -17,7 +17,7 @@ from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.gallery import embedding
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.provenance import provenance_of
+from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
 

@@ -7,8 +7,8 @@ import torch
 from datasets import load_from_disk
 
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.gallery.columns import clip_table, query_table
 from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.store.columns import clip_table, query_table
 from scalar_retrieval.modeling_scalar import MODALITIES
 from tests.eval.slow import make_embeddings
 

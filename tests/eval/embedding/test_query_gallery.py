@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from scalar_retrieval.eval.embedding.query_gallery import rows_of
 from scalar_retrieval.gallery.gallery import GalleryWriter
-from scalar_retrieval.gallery.windows import SEGMENT
+from scalar_retrieval.gallery.store.windows import SEGMENT
 
 
 def gallery_of(folder, ids, **metadata):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scalar_retrieval.eval.protocol.second_stage import match_logits
-from scalar_retrieval.gallery.matching import POLICIES, clip_views, measurable_policies
+from scalar_retrieval.gallery.second_stage.matching import POLICIES, clip_views, measurable_policies
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.eval.protocol.slow_matching import CLOSE, PairByPair, make_clips, make_rows
 

@@ -17,7 +17,7 @@ from scalar_retrieval.eval.protocol.second_stage import (
     fused_values,
     two_stage_scores,
 )
-from scalar_retrieval.gallery.matching import POLICIES
+from scalar_retrieval.gallery.second_stage.matching import POLICIES
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
     CAPTIONS,

@@ -7,7 +7,7 @@ from evidence.miniature.generation import generate
 from evidence.study.towers import embed_stored, store_towers, towers_file
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
-from scalar_retrieval.gallery.described import score_options_of
+from scalar_retrieval.gallery.store.described import score_options_of
 from scalar_retrieval.modeling_scalar import load_model
 
 

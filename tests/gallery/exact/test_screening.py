@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from scalar_retrieval.gallery import columns
-from scalar_retrieval.gallery.columns import clip_table, gram_of
 from scalar_retrieval.gallery.exact import ranking
 from scalar_retrieval.gallery.exact.blocks import (
     Block,
@@ -23,10 +21,12 @@ from scalar_retrieval.gallery.exact.blocks import (
     score_error,
     spanned_bounds,
 )
-from scalar_retrieval.gallery.exact.codes import encode, multiplies_eight_bits, rotation
 from scalar_retrieval.gallery.exact.ranking import find_best, find_best_on_device, rank
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.storage import Part
+from scalar_retrieval.gallery.store import columns
+from scalar_retrieval.gallery.store.codes import encode, multiplies_eight_bits, rotation
+from scalar_retrieval.gallery.store.columns import clip_table, gram_of
+from scalar_retrieval.gallery.store.storage import Part
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write

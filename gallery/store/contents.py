@@ -90,7 +90,8 @@ class Contents(Described):
 
     Args:
         clips (`list[Part]`), queries (`list[Part]`), files (`list[Part]`): the tables.
-        metadata (`dict`): where the embeddings come from, see [`~scalar_retrieval.gallery.provenance.provenance_of`].
+        metadata (`dict`): where the embeddings come from, see
+            [`~scalar_retrieval.gallery.store.provenance.provenance_of`].
         path (`Path`, *optional*): the folder.
     """
 

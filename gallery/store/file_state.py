@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
 
-from .decoding import check_not_stopped
+from ..decoding import check_not_stopped
 from .rows import MediaFile
 
 _PATIENCE = 240.0  # seconds that a drive may take to answer: as long as a decoder may wait

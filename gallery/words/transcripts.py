@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from .files import write_whole
-from .published import lies_in_gallery
+from ..store.files import write_whole
+from ..store.published import lies_in_gallery
 
 FOLDER = "transcripts"
 SPEECH = "speech"

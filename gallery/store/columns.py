@@ -1,13 +1,13 @@
 """The tables of a gallery: embedded clips, captions that describe some of them, and the media files they come from.
 
-Each of the three is a data set that `datasets.load_from_disk` reads (see [`~scalar_retrieval.gallery.storage`]):
+Each of the three is a data set that `datasets.load_from_disk` reads (see [`~scalar_retrieval.gallery.store.storage`]):
 
 `clips/`
     `clip_id` (string); one column for each of M modalities, named after it (`video`, `audio`, `subtitle`, or any
     other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
     [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
-    see [`~scalar_retrieval.gallery.exact.codes`]; `seconds`: the length of the clip, if known; `problems` (list of
+    see [`~scalar_retrieval.gallery.store.codes`]; `seconds`: the length of the clip, if known; `problems` (list of
         strings): what could
     not be read and counts as absent.
 `queries/`
@@ -15,9 +15,9 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~sca
     `clip_ids` (list of strings): the clips that the query describes. Only benchmarks have this table.
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see
-    [`~scalar_retrieval.gallery.rows`]), `reason` (string) if the file or some of its windows could not be read, and
-    `texts` (string), a JSON object with its title and the like. Only galleries of one's own files have it; `clip_id`
-    is then the path, or a window of it (see [`~scalar_retrieval.gallery.windows`]).
+    [`~scalar_retrieval.gallery.store.rows`]), `reason` (string) if the file or some of its windows could not be read,
+    and `texts` (string), a JSON object with its title and the like. Only galleries of one's own files have it;
+    `clip_id` is then the path, or a window of it (see [`~scalar_retrieval.gallery.store.windows`]).
 
 Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.
 """
@@ -33,7 +33,7 @@ import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
 
-from .exact.codes import Codes, encode
+from .codes import Codes, encode
 from .rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32}

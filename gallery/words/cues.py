@@ -19,14 +19,14 @@ from tqdm import tqdm
 from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 
-from .contents import Contents
-from .decoding import SandboxedReader, Stop, check_not_stopped, num_processors
-from .file_state import has_given_words
+from ..decoding import SandboxedReader, Stop, check_not_stopped, num_processors
+from ..store.contents import Contents
+from ..store.file_state import has_given_words
+from ..store.published import is_from_hub, lies_in_gallery
+from ..store.rows import MediaFile
+from ..store.windows import Place
 from .folding import folded
-from .published import is_from_hub, lies_in_gallery
-from .rows import MediaFile
 from .transcripts import SCREEN, SPEECH, Cue, Transcripts
-from .windows import Place
 
 _REMEMBERED = 64  # files whose cues are cached: finding a track means reading the whole file
 _PATIENCE = 1.0  # seconds after which a progress bar appears
@@ -122,10 +122,11 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
     Read the words of a file of a gallery.
 
     Args:
-        gallery ([`~scalar_retrieval.gallery.contents.Contents`]), path (`str`): the gallery, and the file as the
+        gallery ([`~scalar_retrieval.gallery.store.contents.Contents`]), path (`str`): the gallery, and the file as the
             gallery names it.
-        known ([`~scalar_retrieval.gallery.rows.MediaFile`], *optional*): the gallery's record of it.
-        kept (sequence of `Path`): its transcripts, from [`~scalar_retrieval.gallery.transcripts.Transcripts.kept`].
+        known ([`~scalar_retrieval.gallery.store.rows.MediaFile`], *optional*): the gallery's record of it.
+        kept (sequence of `Path`): its transcripts, from
+            [`~scalar_retrieval.gallery.words.transcripts.Transcripts.kept`].
     """
     # The texts that are stored in the gallery; a link may lead out of it, to a private file.
     spoken = []
@@ -169,7 +170,7 @@ class ClipWords:
     The words of the clips of a gallery, read once, when they are first needed.
 
     Args:
-        gallery ([`~scalar_retrieval.gallery.contents.Contents`]): as it was opened.
+        gallery ([`~scalar_retrieval.gallery.store.contents.Contents`]): as it was opened.
         before ([`ClipWords`], *optional*): of an earlier state; the words of unchanged clips are reused.
     """
 
@@ -190,8 +191,8 @@ class ClipWords:
                 self._before = None
 
     def texts(self) -> tuple[list[str], list[bool]]:
-        """The words of each clip as from [`~scalar_retrieval.gallery.folding.folded`], a line per text, and whether
-        they are all of its words."""
+        """The words of each clip as from [`~scalar_retrieval.gallery.words.folding.folded`], a line per text, and
+        whether they are all of its words."""
         self.read()
         return self._known.texts.to_pylist(), self._known.is_whole.tolist()
 

@@ -1,8 +1,8 @@
 """Still pictures of the clips of a gallery: JPEG files of a few kB in its folder `stills`, made while it is indexed.
 
 The name of each is the hash of what the clip is read from, as for transcripts (see
-[`~scalar_retrieval.gallery.transcripts`]), followed by the start in seconds if it is a window. Exact copies share
-pictures, and files that are moved keep theirs.
+[`~scalar_retrieval.gallery.words.transcripts`]), followed by the start in seconds if it is a window. Exact copies
+share pictures, and files that are moved keep theirs.
 """
 
 from collections.abc import Collection, Iterator

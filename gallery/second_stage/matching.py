@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
-from .embedding import ReadBatch
+from ..embedding import ReadBatch
 
 if TYPE_CHECKING:
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin

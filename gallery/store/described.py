@@ -152,7 +152,8 @@ class Described:
     Embedded clips with their metadata.
 
     Args:
-        metadata (`dict`): where the embeddings come from, see [`~scalar_retrieval.gallery.provenance.provenance_of`].
+        metadata (`dict`): where the embeddings come from, see
+            [`~scalar_retrieval.gallery.store.provenance.provenance_of`].
         path (`Any`): the folder, or another name for messages.
         modalities (sequence of `str`, *optional*): names of the modalities of each clip; by default those in the
             metadata.

@@ -8,13 +8,13 @@ import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 
-from .decoding import num_processors, tolerant
-from .embedding import ReadBatch, read_batches
-from .file_state import has_given_words, is_as_known
-from .hits import Hits
+from ..decoding import num_processors, tolerant
+from ..embedding import ReadBatch, read_batches
+from ..hits import Hits
+from ..querying import QueryModel, split_query
+from ..searcher import Clip
+from ..store.file_state import has_given_words, is_as_known
 from .matching import check_weight, clip_views, fused_values, match_logits, reranked_places
-from .querying import QueryModel, split_query
-from .searcher import Clip
 
 if TYPE_CHECKING:
     from scalar_retrieval.modeling_scalar.processing_scalar import Clip as ClipInputs
@@ -37,7 +37,7 @@ def rerank(
     Args:
         results (`list[Hits]`): with their `query`.
         query_model ([`~scalar_retrieval.gallery.querying.QueryModel`]): with a cross-encoder, see
-            [`~scalar_retrieval.gallery.matching.check_can_match`].
+            [`~scalar_retrieval.gallery.second_stage.matching.check_can_match`].
         clips (`dict[str, Clip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.

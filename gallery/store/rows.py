@@ -1,5 +1,5 @@
-"""Rows of the tables of [`~scalar_retrieval.gallery.columns`], without their vectors and without torch, which loads
-for a second."""
+"""Rows of the tables of [`~scalar_retrieval.gallery.store.columns`], without their vectors and without torch, which
+loads for a second."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ FILES = pa.schema(
 CODES = "_codes"
 """Suffix of the columns with vectors in eight bits."""
 CODE_FACTS = ("code_scale", "code_error")
-"""Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.exact.codes.Codes`]."""
+"""Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.store.codes.Codes`]."""
 
 _NULLABLE = ("seconds", "reason", "texts")
 _NAMED = 10

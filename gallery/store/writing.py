@@ -1,4 +1,5 @@
-"""The one process that may change the tables of a folder in the format of [`~scalar_retrieval.gallery.storage`]."""
+"""The one process that may change the tables of a folder in the format of
+[`~scalar_retrieval.gallery.store.storage`]."""
 
 import io
 import os

@@ -1,5 +1,5 @@
 """Tables on disk that grow at the cost of what is new, and change completely or not at all: their format, and how they
-are read. [`~scalar_retrieval.gallery.writing`] changes them.
+are read. [`~scalar_retrieval.gallery.store.writing`] changes them.
 
 A folder holds a manifest, `gallery.json`, and a folder for each table. A table is a list of shards: Arrow files that
 never change once the manifest names them. A commit writes new shards and then replaces the manifest, which is the
