@@ -57,7 +57,7 @@ class Galleries(RuleBasedStateMachine):
         # Small files, so that a few clips fill them and leave them in pieces
         self.patched.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 24)
         for module in ("writing", "storage"):
-            self.patched.setattr(f"gallery.{module}.MOST_PIECES", 3)
+            self.patched.setattr(f"scalar_retrieval.gallery.store.{module}.MOST_PIECES", 3)
         self.version = 0
         self.committed = State()
         self.begin()
