@@ -63,7 +63,7 @@ $(RUN)/gallery/gallery.json: $(RUN)/adapter_model.safetensors
 
 demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to a trained model to ranked answers
 	@cat $(RUN)/results/report/tables.md
-	@$(BIN)/scalar query $(RUN)/gallery --k 3 $(QUERIES)
+	@$(BIN)/scalar query $(RUN)/gallery -k 3 $(QUERIES)
 
 runs/new-backbone/processor_config.json: | data/miniature-backbone/miniature.json
 	$(BIN)/python -m evidence backbone --root data/miniature-backbone --output $(@D)

@@ -373,7 +373,7 @@ class QueryConfig:
     per_file: Annotated[bool, _filter("--per-file", help="Show only the best window of each file.")] = False
     unique: Annotated[bool, _filter("--unique", help="Show identical files once, with the number of copies.")] = False
     model: Moved = None
-    k: Annotated[int, Option("--k", min=1, help="Number of hits per query.")] = 5
+    k: Annotated[int, Option("-k", min=1, help="Number of hits per query.")] = 5
     as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
 
     @property

@@ -113,6 +113,6 @@ def test_search_indexes_and_answers(line, command):
         "--output",
         gallery,
     )
-    run = command("-m", "scalar_retrieval.search", "query", gallery, "a red star", "--k", "3", "--json")
+    run = command("-m", "scalar_retrieval.search", "query", gallery, "a red star", "-k", "3", "--json")
     hits = json.loads(run.stdout)[0]["hits"]
     assert [hit["rank"] for hit in hits] == [1, 2, 3] and all(hit["path"].endswith(".mp4") for hit in hits)

@@ -72,7 +72,7 @@ def scalar(place):
 
 def asked(command, gallery, queries, options):
     """What is printed of each query and its best hit."""
-    answers = ANSWERS.findall(run(command, "query", gallery, *queries, "--k", "1", **options).stdout)
+    answers = ANSWERS.findall(run(command, "query", gallery, *queries, "-k", "1", **options).stdout)
     assert len(answers) == len(queries)
     return answers
 

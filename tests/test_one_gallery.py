@@ -47,7 +47,7 @@ def scores_of(embeddings):
 
 def hits_of(folder, captions):
     """What the command answers, every clip of it."""
-    printed = run(search_app, "query", folder, *captions, "--k", 1000, "--json").stdout
+    printed = run(search_app, "query", folder, *captions, "-k", 1000, "--json").stdout
     return [{hit["clip_id"]: hit["score"] for hit in query["hits"]} for query in json.loads(printed)]
 
 
@@ -73,9 +73,7 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
     assert_close(hits_of(folder, evaluated.captions), expected)
 
     run(hub_app, "gallery", folder, "user/gallery", "--dry-run", published)
-    printed = run(
-        search_app, "query", published, *evaluated.captions, "--k", 1000, "--json", "--model", tiny_model_dir
-    )
+    printed = run(search_app, "query", published, *evaluated.captions, "-k", 1000, "--json", "--model", tiny_model_dir)
     shown = [
         {os.path.join(data, "test", hit["clip_id"]): hit["score"] for hit in query["hits"]}
         for query in json.loads(printed.stdout)

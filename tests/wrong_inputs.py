@@ -188,7 +188,7 @@ WRONG = [
     # Words are printed as they can be read, and never steer a terminal.
     harmless("a query with control characters", QUERY.replace("text", "\x1b[31mred\x07").split(), "\\x1b[31mred\\x07"),
     harmless("a query that turns the text around", QUERY.replace("text", "\u202egnp").split(), "\\u202e"),
-    harmless("more hits than clips", [*QUERY.split(), "--k", str(10**30)], "  3  "),
+    harmless("more hits than clips", [*QUERY.split(), "-k", str(10**30)], "  3  "),
     wrong("an empty query", ["-m", "scalar_retrieval.search", "query", "gallery", "", "--model", "model"], "empty"),
     wrong("a path with control characters", ["-m", "scalar_retrieval.search", "info", "\x1b[31mred\x07"],
           "\\x1b[31mred\\x07"),

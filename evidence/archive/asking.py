@@ -131,7 +131,7 @@ def ask_archive(
         if (folder / question["file"]).exists():
             questions.append(question)
     texts = [question["text"] for question in questions]
-    found, seconds = _run("query", str(gallery), *texts, "--json", "--k", str(_DEPTH))
+    found, seconds = _run("query", str(gallery), *texts, "--json", "-k", str(_DEPTH))
     print_line(f"Asked {len(texts)} questions in {seconds:.1f} s of processor time.")
     answers = []
     for question, answer in zip(questions, json.loads(found), strict=True):

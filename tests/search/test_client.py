@@ -43,7 +43,7 @@ def query(address, *arguments, code=0):
 
 
 def test_a_service_is_queried_without_torch_or_the_gallery(address):
-    command = [sys.executable, "-c", CODE, "query", "--service", address, "a dog", "--json", "--k", "2"]
+    command = [sys.executable, "-c", CODE, "query", "--service", address, "a dog", "--json", "-k", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.strip() == "[]"
     (answer,) = json.loads(done.stdout)
@@ -52,7 +52,7 @@ def test_a_service_is_queried_without_torch_or_the_gallery(address):
 
 def test_what_a_service_finds_is_printed_with_weights_and_words(address, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
-    lines = query(address, "a dog", "a cat", "--k", 5).stdout.splitlines()
+    lines = query(address, "a dog", "a cat", "-k", 5).stdout.splitlines()
     assert [line for line in lines if line.startswith("query: ")] == ["query: a dog", "query: a cat"]
     assert any(line.endswith("  dog.webm") for line in lines) and "     0:01  A dog barks." in lines
     (answer,) = json.loads(query(address, "a dog", "--mask", "video", "--has", "audio", "--json").stdout)

@@ -236,7 +236,7 @@ def test_a_masked_modality_is_not_looked_at_and_a_temperature_is_taken(place):
         "  1  0.000  [red]/dog [bold]1.mp4",
         "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent",
     ]
-    lines = run("query", "gallery", "video", "--k", "1", "--temperature", "inf").stdout.splitlines()
+    lines = run("query", "gallery", "video", "-k", "1", "--temperature", "inf").stdout.splitlines()
     assert lines[2] == "     video ████░░░░ 0.50  audio ████░░░░ 0.50  subtitle – absent"
     for mask in (["sound"], ["video", "audio", "subtitle"]):
         given = [option for name in mask for option in ("--mask", name)]

@@ -495,7 +495,7 @@ def test_the_commands_push_query_and_verify_a_table(place, database, tmp_path): 
     index("clips", "--dtype", "float32")
     address = f"{database}/clips"
     assert "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips" in run("push", "gallery", address).stdout
-    for asked in (["audio", "--k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):
+    for asked in (["audio", "-k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):
         reported, known = (run("query", where, *asked, "--json") for where in (address, "gallery"))
         assert reported.stdout == known.stdout
     assert "folder" in run("query", address, "audio", "--rerank", 5, code=1).stderr
