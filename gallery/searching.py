@@ -164,6 +164,7 @@ def search(
     described = searcher.described
     if modalities is not None:
         modalities = tuple(modalities)
+        are_selected(modalities, described.modalities)  # raises an error before a model is loaded
     among = Selection(modalities=modalities, inside=inside, unique=unique)
     if isinstance(allowed, Filter):
         among = replace(among, filter=allowed)

@@ -75,15 +75,10 @@ def query(config: QueryConfig) -> None:
     from scalar_retrieval.gallery.searching import search
 
     searcher = open_searcher(config.gallery)
-    known = searcher.described.modalities
-    if not set(config.mask) < set(known):
-        raise ValueError(
-            f"--mask takes some of {', '.join(known)}, but not all of them; got {', '.join(config.mask)}."
-        )
     # Which clips may be hits, and which of their modalities count
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     options = {
-        "modalities": [name for name in known if name not in config.mask],
+        "modalities": config.modalities,
         "allowed": Filter(config.path, **conditions),
         "per_file": config.per_file,
         "unique": config.unique,
@@ -95,10 +90,10 @@ def query(config: QueryConfig) -> None:
 
     if config.like is None:
         options |= {"rerank": config.rerank, "fusion_weight": config.fusion_weight, "load": load}
-        results = search(searcher, list(config.texts), config.k, config.temperature, **options)
+        results = search(searcher, list(config.texts), config.k, config.query_temperature, **options)
     else:
         like = _like(searcher, config.like, load)
-        results = [search(searcher, None, config.k, config.temperature, like=like, **options)]
+        results = [search(searcher, None, config.k, config.query_temperature, like=like, **options)]
     # Remarks go to stderr, so that hits can be piped.
     for remark in remarks_of(results):
         print_message(remark)

@@ -17,7 +17,6 @@ _MOST_BYTES = 2**26  # of an answer
 
 # What is read of an answer
 _PROBLEM = {"error": text}
-_ABOUT = {"share": {...: number}}
 _SECONDS = "[0, inf)"
 _LINE = {"start": _SECONDS, "text": text, "is_asked": flag}
 _HIT = {
@@ -126,17 +125,14 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     body = {
         "k": config.k,
-        "temperature": config.temperature,
+        "query_temperature": config.query_temperature,
+        "modalities": config.modalities,
         "filter": {"paths": config.path, **conditions},
         "per_file": config.per_file,
         "unique": config.unique,
     }
     answers = []
     with closing(service.connection):
-        # The API takes the modalities to use, and `--mask` names those to leave out.
-        if config.mask:
-            known = service.call("gallery", _ABOUT)["share"]
-            body["modalities"] = [name for name in known if name not in config.mask]
         for query in config.queries:
             answers.append(service.call("search", _ANSWER, body | {"query": query}))
     return answers

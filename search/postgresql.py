@@ -871,7 +871,7 @@ class _Ranking:
         rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
         values = condition.values | {
             "query": f"[{','.join(map(str, query.tolist()))}]",
-            "temperature": float(options.query_temperature),
+            "query_temperature": float(options.query_temperature),
             "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
         }
@@ -885,7 +885,7 @@ class _Ranking:
                 columns += f", count(*) FILTER (WHERE {where})"
         products = ", ".join(map(self.product, range(len(self.seen))))
         columns += (
-            f", scalar.scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(temperature)s::float8, "
+            f", scalar.scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(query_temperature)s::float8, "
             f"%(error)s::float8, _id, %(limit)s::int) FILTER (WHERE {condition.allowed})"
         )
         rows = self.table.run(self.connection, f"SELECT {columns} FROM {{table}} GROUP BY _node", values)

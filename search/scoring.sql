@@ -5,18 +5,18 @@
 --   products  inner products of the query with the clip's vectors; NULL for modalities that the clip lacks
 --   gram      inner products of these vectors with each other: the lower triangle by rows, 11, 21, 22, 31, 32, 33,
 --             or the whole square
---   temperature  above 0; 'Infinity' for equal weights
+--   query_temperature  above 0; 'Infinity' for equal weights
 --   scales, offsets  of the products; by default 1 and 0
 --   error     by how much products may be wrong; above 0, the result is not the score but an upper bound of it
 -- NULL for a clip without any modality. Other lengths, and a missing inner product of modalities in use, are errors.
 CREATE OR REPLACE FUNCTION scalar.scalar_score(
-    products float8[], gram float8[], temperature float8 DEFAULT 0.1,
+    products float8[], gram float8[], query_temperature float8 DEFAULT 0.1,
     scales float8[] DEFAULT NULL, offsets float8[] DEFAULT NULL, error float8 DEFAULT 0
 ) RETURNS float8 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     number int := coalesce(cardinality(products), 0);
     is_triangle bool := coalesce(cardinality(gram) = number * (number + 1) / 2, false);
-    tau float8 := least(greatest(temperature, 2 * error, 1e-38), 1e38);
+    tau float8 := least(greatest(query_temperature, 2 * error, 1e-38), 1e38);
     cosines float8[]; weights float8[]; a float8; b float8; c float8;
     highest float8; lowest float8; total float8; numerator float8; squared float8; product float8;
     score float8; norm float8; factor float8; misweighed float8;
@@ -29,8 +29,8 @@ BEGIN
         RAISE EXCEPTION 'scales and offsets of % modalities must each be NULL or have % numbers, got %, %',
             number, number, cardinality(scales), cardinality(offsets);
     END IF;
-    IF (temperature > 0 AND temperature <> 'NaN') IS NOT TRUE THEN
-        RAISE EXCEPTION 'temperature must be above 0, got %', temperature;
+    IF (query_temperature > 0 AND query_temperature <> 'NaN') IS NOT TRUE THEN
+        RAISE EXCEPTION 'query_temperature must be above 0, got %', query_temperature;
     END IF;
     -- Up to three modalities are written out, which takes a third of the time. Exponents end at -100, because
     -- underflow is an error in PostgreSQL.
@@ -140,7 +140,7 @@ CREATE OR REPLACE AGGREGATE scalar.scalar_best(score float8, id anyelement, k in
 -- of two of them, its square is at least 1 / 3 + 2 / 3 c, and for one vector 1; 0.99 leaves room for rounded vectors.
 -- `0 * products[1]` is NULL for a modality that the clip lacks, and then the inner product is left out.
 CREATE OR REPLACE FUNCTION scalar.scalar_best_clips_step(
-    best text[], products float8[], gram float8[], temperature float8, error float8, id anyelement, k int
+    best text[], products float8[], gram float8[], query_temperature float8, error float8, id anyelement, k int
 ) RETURNS text[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     least_score float8 := best[2]::float8;
@@ -153,10 +153,10 @@ BEGIN
     THEN
         RETURN best;
     END IF;
-    RETURN scalar.scalar_best_step(best, scalar.scalar_score(products, gram, temperature, error => error), id, k);
+    RETURN scalar.scalar_best_step(best, scalar.scalar_score(products, gram, query_temperature, error => error), id, k);
 END $$;
 CREATE OR REPLACE AGGREGATE scalar.scalar_best_clips(
-    products float8[], gram float8[], temperature float8, error float8, id anyelement, k int
+    products float8[], gram float8[], query_temperature float8, error float8, id anyelement, k int
 ) (
     SFUNC = scalar.scalar_best_clips_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar.scalar_best_list,
     COMBINEFUNC = scalar.scalar_best_join, PARALLEL = SAFE

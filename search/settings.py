@@ -83,6 +83,11 @@ def _folder(path: Path) -> Path:
     return path
 
 
+def _names(text: str) -> list[str]:
+    """Names, separated by commas."""
+    return [name.strip() for name in text.split(",")]
+
+
 def _segment(text: str) -> float | Literal["scenes", "none"]:
     """The length of windows in seconds, `scenes` or `none`."""
     if text in ("scenes", "none"):
@@ -341,8 +346,12 @@ class QueryConfig:
         str | None,
         _query(help="Clip of the gallery, or any picture or media file, to search by instead of texts."),
     ] = None
-    mask: Annotated[Sequence[str], _query(help="Modality to ignore: video, audio, subtitle, ... Repeatable.")] = ()
-    temperature: Annotated[
+    modalities: Annotated[
+        Sequence[str] | None,
+        _query(metavar="NAME,...", help="Modalities to search, such as video,title; by default all."),
+        Given(str | None, _names),
+    ] = None
+    query_temperature: Annotated[
         float | None,
         _query(
             min=LEAST_TEMPERATURE,

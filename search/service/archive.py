@@ -134,7 +134,7 @@ class Archive:
     def _options(self, searcher: Searcher, asked: SearchOptions) -> dict[str, Any]:
         return {
             "k": asked.k,
-            "query_temperature": asked.temperature,
+            "query_temperature": asked.query_temperature,
             "method": self.method,
             "modalities": asked.modalities,
             "allowed": asked.allowed,
@@ -152,7 +152,7 @@ class Archive:
     def _answer(
         self, searcher: Searcher, hits: Hits, asked: SearchOptions, begun: float
     ) -> tuple[SearchAnswer, list[Clip]]:
-        temperature = asked.temperature
+        temperature = asked.query_temperature
         if temperature is None:
             temperature = searcher.described.query_temperature
         num_files = None
@@ -167,7 +167,7 @@ class Archive:
         clips = searcher.clips(hits.clip_ids)
         answer = SearchAnswer(
             hits=self._results(hits, clips, asked.per_file),
-            temperature=_as_json(temperature),
+            query_temperature=_as_json(temperature),
             num_clips=hits.num_clips,
             num_allowed=hits.num_allowed,
             num_scored=hits.num_scored,
@@ -327,8 +327,8 @@ class Archive:
             model=model and plain(model, "utf-8"),
             limits=LIMITS.get(described.model),
             method=self.method,
-            has_temperature=find_method(self.method, described.modalities).weights == "query",
-            temperature=_as_json(described.query_temperature),
+            has_query_temperature=find_method(self.method, described.modalities).weights == "query",
+            query_temperature=_as_json(described.query_temperature),
             segment=described.metadata.get(SEGMENT),
             lists="listing" not in searcher.unsupported,
             copies="unique" not in searcher.unsupported,

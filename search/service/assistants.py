@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp
 
 from .matching_lines import words_of
-from .models import LONGEST_KEY, LONGEST_QUERY, ClipFilter, Modality, SearchRequest, Strict
+from .models import LONGEST_KEY, LONGEST_QUERY, ClipFilter, Modalities, SearchRequest, Strict
 from .problems import answer_of
 from .routes import Service, search
 
@@ -44,7 +44,7 @@ class SearchArguments(Strict):
         description='Text to search for; words "in quotation marks" must be in a moment.',
     )
     k: int = Field(10, ge=1, le=_MOST_HITS, description="Maximum number of hits.")
-    modalities: list[Modality] | None = Field(None, min_length=1, description="Modalities to search; all by default.")
+    modalities: Modalities | None = Field(None, description="Modalities to search; all by default.")
     filters: ClipFilter | None = Field(None, description="Conditions that moments must meet; none by default.")
 
 

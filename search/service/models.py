@@ -9,7 +9,6 @@ from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.querying import split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
-_Modalities = Annotated[list[Modality], Field(max_length=64)]
 Kind = Literal["video", "audio", "image"]
 
 LONGEST_QUERY = 2000
@@ -24,6 +23,9 @@ def _without_surrogates(value: object) -> object:
 
 # No text of a gallery has a character that is half of another one, nor NUL: a filter by it finds nothing.
 _Text = Annotated[str, BeforeValidator(_without_surrogates)]
+# Any names, because the gallery answers an unknown one with those that it has.
+_Modalities = Annotated[list[Annotated[_Text, Field(max_length=64)]], Field(max_length=64)]
+Modalities = Annotated[_Modalities, Field(min_length=1)]
 
 # Parsed by the filter: pydantic would read midnight in any time zone as a day without a zone.
 _Moment = Annotated[str, Field(max_length=50)] | None
@@ -96,13 +98,13 @@ class ListRequest(ClipOptions):
 class SearchOptions(ClipOptions):
     """Options of every search."""
 
-    temperature: float | None = Field(
+    query_temperature: float | None = Field(
         None,
         ge=1e-4,
         le=1e4,
         description="Temperature of the modality weights; the gallery's own by default.",
     )
-    modalities: Annotated[_Modalities, Field(min_length=1)] | None = Field(
+    modalities: Modalities | None = Field(
         None, description="Modalities to search in, by default all; clips that have none of them are no hits."
     )
 
@@ -197,7 +199,7 @@ class Listing(BaseModel):
 class SearchAnswer(Listing):
     """The clips found, best first."""
 
-    temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
+    query_temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
     num_scored: int = Field(description="Number of clips scored in full; the others are proved to be no better.")
     matches_well: bool | None = Field(
         description="Whether the best clip scores like a relevant one; none if that was not fitted to such a search."
@@ -215,8 +217,8 @@ class About(BaseModel):
     model: str | None
     limits: str | None = Field(description="What its model finds, if that is less than one would expect.")
     method: str = Field(description="The score.")
-    has_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
-    temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")
+    has_query_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
+    query_temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")
     segment: float | None = Field(description="Length of windows in seconds, in a gallery of windows.")
     lists: bool = Field(description="Whether clips can be listed by name.")
     copies: bool = Field(description="Whether it is known which clips are exact copies.")
@@ -238,7 +240,7 @@ __all__ = [
     "Line",
     "ListRequest",
     "Listing",
-    "Modality",
+    "Modalities",
     "Problem",
     "SearchAnswer",
     "SearchOptions",

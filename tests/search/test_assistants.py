@@ -76,14 +76,16 @@ def test_what_is_wrong_is_reported_in_a_sentence(place):
             await call(client, "search", query="a dog", k=0, colour="red"),
             await call(client, "search", query="a dog", filters={"min_duration": 9, "max_duration": 2}),
             await call(client, "search", query='""'),
+            await call(client, "search", query="a dog", modalities=["smell"]),
             await call(client, "get_moment", key="0" * 16),
             await call(client, "remove"),
         ]
 
     with serving(make_app(place)) as address:
-        many, swapped, blank, unknown, tool = asking(address, ask)
+        many, swapped, blank, modality, unknown, tool = asking(address, ask)
     assert "`k`: " in many and "`colour`: " in many and "Swap them?" in swapped
     assert blank == "`query`: type what you are looking for."
+    assert modality == "`modalities` must name some of ('video', 'audio', 'subtitle'), got ('smell',)."
     assert unknown.startswith("There is no such clip") and tool.startswith("There is no tool 'remove'")
 
 

@@ -55,7 +55,8 @@ def test_what_a_service_finds_is_printed_with_weights_and_words(address, monkeyp
     lines = query(address, "a dog", "a cat", "-k", 5).stdout.splitlines()
     assert [line for line in lines if line.startswith("query: ")] == ["query: a dog", "query: a cat"]
     assert any(line.endswith("  dog.webm") for line in lines) and "     0:01  A dog barks." in lines
-    (answer,) = json.loads(query(address, "a dog", "--mask", "video", "--has", "audio", "--json").stdout)
+    asked = ("--modalities", "audio, subtitle", "--has", "audio", "--json")
+    (answer,) = json.loads(query(address, "a dog", *asked).stdout)
     assert {hit["name"] for hit in answer["hits"]} == {name for name, there in PRESENCE.items() if there[1]}
     assert query(address, "a dog", "--path", "nowhere").stderr == "The filters leave none of the 5 clips.\n"
 
@@ -64,6 +65,8 @@ def test_what_a_service_cannot_do_or_refuses_is_an_error_in_one_line(address, mo
     assert "--rerank needs the gallery itself" in query(address, "a dog", "--rerank", 5, code=1).stderr
     assert "Swap them?" in query(address, "a dog", "--min-duration", 9, "--max-duration", 2, code=1).stderr
     assert "such as http://127.0.0.1:8000" in query("127.0.0.1:8000", "a dog", code=1).stderr
+    refused = query(address, "a dog", "--modalities", "video,Smell", code=1).stderr
+    assert "`modalities` must name some of ('video', 'audio', 'subtitle'), got ('video', 'Smell')" in refused
     monkeypatch.setenv(TOKEN_VARIABLE, "a-token-of-other-letters")
     assert TOKEN_VARIABLE in query(address, "a dog", code=1).stderr
     with closing(socket.socket()) as nobody:
@@ -142,7 +145,7 @@ def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
     num_refused = 0
     for answer in STRANGE[name]:
         with answering(answer) as address:
-            result = CliRunner().invoke(app, ["query", "--service", address, "a dog", "--mask", "video"])
+            result = CliRunner().invoke(app, ["query", "--service", address, "a dog", "--modalities", "video"])
             answered = CliRunner().invoke(app, ["query", "--service", address, "a dog"])
         for ended in (result, answered):
             assert ended.exit_code in (0, 1) and isinstance(ended.exception, SystemExit | None), (answer[:200], ended)

@@ -116,7 +116,7 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
     assert best("financial figures of a business") == ("b.mp4", "screen")
     assert best("a soccer match") == ("c.mp4", "title")
     assert best("risk of electric shock") == ("c.mp4", "screen")
-    assert best("risk of electric shock", "--mask", "screen")[1] == "title"
+    assert best("risk of electric shock", "--modalities", "video,title,subtitle")[1] == "title"
     assert best('"high voltage"') == ("c.mp4", "screen")  # words that must be there
     assert best('company "img 2041"') == ("b.mp4", "title")
     assert not json.loads(run("query", "gallery", 'a "tiger"', "--json").stdout)[0]["hits"]

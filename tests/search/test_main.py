@@ -229,21 +229,23 @@ def test_query_prints_rank_score_name_and_weights(place):
     ]
 
 
-def test_a_masked_modality_is_not_looked_at_and_a_temperature_is_taken(place):
+def test_only_the_modalities_named_are_searched_and_a_query_temperature_is_taken(place):
     index()
-    lines = run("query", "gallery", "audio", "--mask", "audio").stdout.splitlines()
+    lines = run("query", "gallery", "audio", "--modalities", "video, subtitle").stdout.splitlines()
     assert lines[1:] == [
         "  1  0.000  [red]/dog [bold]1.mp4",
         "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent",
     ]
-    lines = run("query", "gallery", "video", "-k", "1", "--temperature", "inf").stdout.splitlines()
+    lines = run("query", "gallery", "video", "-k", "1", "--query-temperature", "inf").stdout.splitlines()
     assert lines[2] == "     video ████░░░░ 0.50  audio ████░░░░ 0.50  subtitle – absent"
-    for mask in (["sound"], ["video", "audio", "subtitle"]):
-        given = [option for name in mask for option in ("--mask", name)]
-        assert (
-            "--mask takes some of video, audio, subtitle, but not all"
-            in run("query", "gallery", "video", *given, code=1).stderr
-        )
+
+
+def test_an_unknown_modality_is_refused_with_those_of_the_gallery_before_the_model_is_loaded(place):
+    index()
+    (place / "model" / "model.safetensors").unlink()
+    for given in ("sound", "video,sound", "video,", "Video", ","):
+        refused = run("query", "gallery", "video", "--modalities", given, code=1).stderr
+        assert "`modalities` must name some of ('video', 'audio', 'subtitle'), got (" in refused
 
 
 def test_a_long_name_is_cut_and_the_json_is_not(place):
@@ -386,7 +388,7 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     (reported,) = json.loads(run(*like, "else/sound.mp4", "--json").stdout)
     assert reported["like"] == "else/sound.mp4" and len(reported["hits"]) == 2  # all of them: it is no clip
     for options, message in (
-        (["else/sound.mp4", "--mask", "audio"], "has none of the selected modalities"),
+        (["else/sound.mp4", "--modalities", "video"], "has none of the selected modalities"),
         (["else/nothing.mp4"], "Nothing in this file can be compared with clips. else/nothing.mp4: nothing was found"),
         (["else/bad.jpg"], "else/bad.jpg: not a readable picture"),
     ):
@@ -418,7 +420,7 @@ def test_clips_like_one_are_found_without_the_model(place):
 @pytest.mark.parametrize(
     ("options", "reported", "code"),
     [
-        (("--temperature", "0"), "'--temperature'", 2),
+        (("--query-temperature", "0"), "'--query-temperature'", 2),
         (("--fusion-weight", "1"), "needs --rerank", 1),
         (("--rerank", "5", "--fusion-weight", "-1"), "'--fusion-weight'", 2),
     ],

@@ -135,11 +135,11 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
         ask(page, "a dog")
         check(page, app.ask(query="a dog"))
         assert ODD in shown(page) and page.locator(".hit b").count() == 0  # names are text
-        assert not page.get_by_label("Temperature", exact=True).is_visible()  # hits come first
+        assert not page.get_by_label("Query temperature", exact=True).is_visible()  # hits come first
         open_settings(page)
-        page.get_by_label("Temperature", exact=True).press("Home")
+        page.get_by_label("Query temperature", exact=True).press("Home")
         settled(page)
-        check(page, app.ask(query="a dog", temperature=0.001))
+        check(page, app.ask(query="a dog", query_temperature=0.001))
         assert app.model.num_texts == 1
         assert page.get_by_role("status").inner_text() == "5 hits in 5 clips."
         page.get_by_text("How exact is this?").click()
@@ -166,11 +166,11 @@ def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
         open_settings(page)
         assert "subtitles are no text" in page.locator(".hit", has_text="silent.webm").locator(".problem").inner_text()
 
-        slider = page.get_by_label("Temperature", exact=True)
+        slider = page.get_by_label("Query temperature", exact=True)
         slider.press("End")
         settled(page)
         assert slider.get_attribute("aria-valuetext") == "equal weights"
-        page.get_by_role("button", name="Reset to the gallery’s default temperature").click()
+        page.get_by_role("button", name="Reset to the gallery’s default query temperature").click()
         settled(page)
         assert slider.get_attribute("aria-valuetext") == "0.1 (default)"
 
@@ -208,7 +208,8 @@ def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
         times = page.locator("video").evaluate_all("all => all.map(video => video.currentTime).sort()")
         assert times == pytest.approx([0, 2, 4], abs=0.15)
         middle.evaluate("video => { video.muted = true; video.playbackRate = 4; return video.play(); }")
-        page.get_by_label("Temperature", exact=True).fill("20")  # what plays goes on when the hits are ranked anew
+        # What plays goes on when the hits are ranked anew.
+        page.get_by_label("Query temperature", exact=True).fill("20")
         settled(page)
         wait(page, "[...document.querySelectorAll('video')].every(video => video.paused)")
         assert middle.evaluate("video => video.currentTime") == pytest.approx(4, abs=0.1)
@@ -226,10 +227,11 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
         page.get_by_text("Filters").click()
         page.get_by_label("File or folder").fill("*.webm")
         page.get_by_label("File or folder").press("Tab")
-        page.get_by_label("Temperature", exact=True).press("Home")
+        page.get_by_label("Query temperature", exact=True).press("Home")
         page.get_by_label("Results").select_option("5")
         settled(page)
-        asked = {"modalities": ["video", "subtitle"], "filter": {"paths": ["*.webm"]}, "temperature": 0.001, "k": 5}
+        asked = {"modalities": ["video", "subtitle"], "filter": {"paths": ["*.webm"]}}
+        asked |= {"query_temperature": 0.001, "k": 5}
         on = ("video", "subtitle")
         check(page, app.ask(query="a dog", **asked), on)
         first = app.ask(query="a dog", **asked)[0]
@@ -247,14 +249,14 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path)
         settled(page)
         check(page, app.ask(query="a dog", **asked), on)
         assert not page.locator("#like").is_visible()
-        for change in ({"k": 10}, {"temperature": None}):
+        for change in ({"k": 10}, {"query_temperature": None}):
             page.go_back()
             settled(page)
             asked |= change
             check(page, app.ask(query="a dog", **asked), on)
         page.go_forward()
         settled(page)
-        check(page, app.ask(query="a dog", **asked | {"temperature": 0.001}), on)
+        check(page, app.ask(query="a dog", **asked | {"query_temperature": 0.001}), on)
 
 
 @pytest.mark.slow
@@ -524,9 +526,9 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
         card.get_by_role("button", name="More windows").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 12")
         assert not card.get_by_role("button", name="More windows").is_visible()
-        page.get_by_label("Temperature", exact=True).press("Home")  # they follow what is asked for
+        page.get_by_label("Query temperature", exact=True).press("Home")  # they follow what is asked for
         settled(page)
-        best = [hit for hit in app.ask(query="a dog", k=13, temperature=0.001) if hit["name"] == "talk.webm"]
+        best = [hit for hit in app.ask(query="a dog", k=13, query_temperature=0.001) if hit["name"] == "talk.webm"]
         assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best]
         card.get_by_role("button", name="Hide the windows of talk.webm").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 0")

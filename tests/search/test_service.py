@@ -87,7 +87,7 @@ def check(client, answer, query, without=None, **options):
 def test_hits_are_those_of_the_gallery_at_any_temperature(client):
     check(client, search(client), vector("a dog"))
     for temperature in (0.001, 0.5, 10):
-        answer = search(client, temperature=temperature)
+        answer = search(client, query_temperature=temperature)
         check(client, answer, vector("a dog"), query_temperature=temperature)
     assert [len(search(client, k=k)["hits"]) for k in (1, 3)] == [1, 3]
 
@@ -98,7 +98,7 @@ def test_that_nothing_matches_well_is_reported_where_it_was_fitted_to_such_a_sea
         answer = search(client)
         assert (answer["matches_well"], answer["note"]) == (False, NOTHING_MATCHES) and len(answer["hits"]) >= 3
         like = client.post("/api/like", json={"key": answer["hits"][0]["key"]}).json()
-        for other in (search(client, temperature=0.2), like):
+        for other in (search(client, query_temperature=0.2), like):
             assert (other["matches_well"], other["note"]) == (None, None)
 
 
@@ -112,7 +112,7 @@ def test_a_query_is_embedded_once_while_the_temperature_slides(place):
     app = make_app(place)
     with TestClient(app, ADDRESS) as client:
         for temperature in (0.01, 0.1, 1):
-            search(client, temperature=temperature)
+            search(client, query_temperature=temperature)
         search(client, query="  a dog ")
         assert app.model.num_texts == 1
         search(client, query="another")
@@ -136,9 +136,10 @@ def test_a_hit_says_what_could_not_be_read(client):
 
 def test_the_gallery_says_what_it_holds(client):
     about = client.get("/api/gallery").json()
-    assert (about["name"], about["num_clips"], about["method"], about["temperature"]) == ("gallery", 5, "scalar", 0.1)
+    assert (about["name"], about["num_clips"]) == ("gallery", 5)
+    assert (about["method"], about["query_temperature"]) == ("scalar", 0.1)
     assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
-    assert about["has_temperature"] and about["problem"] is None and about["limits"] is None
+    assert about["has_query_temperature"] and about["problem"] is None and about["limits"] is None
 
 
 def test_a_model_may_score_by_any_modality_of_the_gallery(tmp_path, monkeypatch):
@@ -147,7 +148,7 @@ def test_a_model_may_score_by_any_modality_of_the_gallery(tmp_path, monkeypatch)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         about = client.get("/api/gallery").json()
         hits = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
-    assert about["method"] == "title" and not about["has_temperature"]
+    assert about["method"] == "title" and not about["has_query_temperature"]
     expected = {name: (vector("a dog") @ vectors_of(name, ["title"])[0]).item() for name in PRESENCE}
     assert {hit["name"]: hit["score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
 
@@ -171,7 +172,7 @@ def test_the_schema_describes_every_answer(client):
         for call in path.values():
             assert call["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
-    assert {"query", "k", "temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
+    assert {"query", "k", "query_temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
         types["SearchRequest"]
     )
     assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(
@@ -241,6 +242,13 @@ def test_a_filter_that_leaves_nothing_says_so(client):
 def test_a_senseless_filter_is_refused(client, wanted, reported):
     sentence = search(client, code=422, filter=wanted)["error"]
     assert reported in sentence and sentence[-1] in ".?" and sentence[-2] not in ".?"
+
+
+def test_an_unknown_modality_is_refused_with_those_of_the_gallery(client):
+    for name in ("smell", "Video", "\0", ""):
+        for asked in ({"modalities": [name]}, {"filter": {"has": [name]}}):
+            sentence = search(client, code=422, **asked)["error"]
+            assert "must name some of ('video', 'audio', 'subtitle'), got" in sentence
 
 
 @pytest.mark.parametrize("text", ["\\u0000", "a\\u0000b", "\\ud800", "d\\udfffg"])
@@ -541,7 +549,8 @@ def test_a_gallery_that_is_away_or_cannot_do_something_says_so(place, caplog):
 WRONG = [
     b"", b"{", b"[]", b"\xff\xfe", b"[" * 60_000, b'{"q": "a"}', b'{"query": " \\n "}', b'{"query": "\\ud800"}',
     b'{"query": "' + b"a" * 2001 + b'"}', b'{"query": "a", "k": 0}', b'{"query": "a", "k": ' + b"9" * 5000 + b"}",
-    b'{"query": "a", "temperature": NaN}', b'{"query": "a", "temperature": 1e-9}', b'{"query": "a", "modalities": []}',
+    b'{"query": "a", "query_temperature": NaN}', b'{"query": "a", "query_temperature": 1e-9}',
+    b'{"query": "a", "modalities": []}',
     b'{"query": "a", "modalities": ["audio", "smell"]}', b'{"query": "a", "method": "gram"}',
 ]  # fmt: skip
 

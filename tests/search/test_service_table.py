@@ -47,12 +47,12 @@ def same(one, other):
 def test_a_table_gives_the_hits_of_its_folder(both):
     folder, table, _, _ = both
     about, known = (client.get("/api/gallery").json() for client in (table, folder))
-    for name in ("num_clips", "share", "model", "temperature", "method", "segment", "problem"):
+    for name in ("num_clips", "share", "model", "query_temperature", "method", "segment", "problem"):
         assert about[name] == known[name], name
     assert not about["lists"] and not about["copies"]
     for body in (
         {"query": 'x "karin"'},
-        {"query": "a dog", "k": 2, "temperature": 0.01, "modalities": ["audio"], "filter": {"has": ["video"]}},
+        {"query": "a dog", "k": 2, "query_temperature": 0.01, "modalities": ["audio"], "filter": {"has": ["video"]}},
         {"query": "a dog", "filter": {"paths": ["*\0*"]}},
     ):
         answers = [client.post("/api/search", json=body).json() for client in (folder, table)]
