@@ -19,7 +19,7 @@ from scalar_retrieval.commands.errors import Commands, run_command
 from scalar_retrieval.commands.options import command_of
 from scalar_retrieval.commands.texts import print_lines, print_message
 
-from .addresses import TableAddress, is_address
+from .addresses import TableAddress, is_address, is_service
 from .settings import (
     CONDITIONS,
     TOKEN_VARIABLE,
@@ -67,7 +67,7 @@ def index(config: IndexConfig) -> None:
 @command_of(app, QueryConfig)
 def query(config: QueryConfig) -> None:
     """Print the best clips for each query, with the weight of each modality."""
-    if config.service is not None:
+    if is_service(config.gallery):
         return _query_service(config)
     from scalar_retrieval.gallery.filters import Filter
     from scalar_retrieval.gallery.hits import remarks_of
@@ -112,7 +112,7 @@ def _query_service(config: QueryConfig) -> None:
     """Print the answers of a running service."""
     from .client import ask, lines_of
 
-    answers = list(zip(config.queries, ask(config), strict=True))
+    answers = list(zip(config.texts, ask(config), strict=True))
     if config.as_json:
         typer.echo(json.dumps([{"query": text} | answer for text, answer in answers], indent=2))
         return

@@ -1,4 +1,4 @@
-"""The address of a table of PostgreSQL."""
+"""Addresses of tables of PostgreSQL, and of running services."""
 
 import re
 from dataclasses import dataclass, replace
@@ -64,4 +64,9 @@ def is_address(text: str) -> bool:
     return text.startswith("postgresql:/")  # a path leaves out the second slash
 
 
-__all__ = ["TableAddress", "is_address"]
+def is_service(text: str) -> bool:
+    """Whether a text is the address of a running service, not a folder."""
+    return text.startswith(("http://", "https://"))
+
+
+__all__ = ["TableAddress", "is_address", "is_service"]

@@ -1,4 +1,4 @@
-"""`scalar query --service URL`: the best clips of a running service. Imports neither torch nor the gallery."""
+"""`scalar query URL`: the best clips of a running service. Imports neither torch nor the gallery."""
 
 import json
 from collections.abc import Sequence
@@ -48,9 +48,7 @@ class _Service:
         parts = urlsplit(url)
         kinds = {"http": HTTPConnection, "https": HTTPSConnection}
         if parts.scheme not in kinds or not parts.hostname:
-            raise ValueError(
-                f"--service must be the address of a service, such as http://127.0.0.1:8000; got {url!r}."
-            )
+            raise ValueError(f"Expected the address of a service, such as http://127.0.0.1:8000; got {url!r}.")
         self._url = url
         self._path = parts.path.rstrip("/")
         self.connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
@@ -121,7 +119,7 @@ class _Service:
 
 def ask(config: QueryConfig) -> list[dict[str, Any]]:
     """Query a service: the answer to each query, see `POST /api/search`."""
-    service = _Service(config.service)
+    service = _Service(config.gallery)
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     body = {
         "k": config.k,
@@ -133,7 +131,7 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
     }
     answers = []
     with closing(service.connection):
-        for query in config.queries:
+        for query in config.texts:
             answers.append(service.call("search", _ANSWER, body | {"query": query}))
     return answers
 

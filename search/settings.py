@@ -16,7 +16,7 @@ from typer import Argument, Exit, Option, echo
 from scalar_retrieval.commands.extras import check_installed
 from scalar_retrieval.commands.options import MODEL, READING, Given, Limit
 
-from .addresses import TableAddress, is_address
+from .addresses import TableAddress, is_address, is_service
 
 if TYPE_CHECKING:
     from scalar_retrieval.gallery.searcher import Searcher
@@ -329,19 +329,18 @@ class QueryConfig:
         ValueError: settings contradict each other, or one is out of its range.
     """
 
-    gallery: Annotated[str, _PLACE]
+    gallery: Annotated[
+        str,
+        Argument(
+            metavar="GALLERY",
+            help=f"{_PLACE.help} Or a running service, such as http://127.0.0.1:8000; the token, if it needs one, is "
+            f"read from {TOKEN_VARIABLE}.",
+        ),
+    ]
     texts: Annotated[
         Sequence[str],
         Argument(help="One or more queries. Words in quotation marks must be in the clip: 'a dog \"good boy\"'."),
     ] = ()
-    service: Annotated[
-        str | None,
-        _query(
-            metavar="URL",
-            help="Ask a running service, such as http://127.0.0.1:8000, and leave out GALLERY. The token, if it needs "
-            f"one, is read from {TOKEN_VARIABLE}.",
-        ),
-    ] = None
     like: Annotated[
         str | None,
         _query(help="Clip of the gallery, or any picture or media file, to search by instead of texts."),
@@ -385,23 +384,8 @@ class QueryConfig:
     k: Annotated[int, Option("-k", min=1, help="Number of hits per query.")] = 5
     as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
 
-    @property
-    def queries(self) -> tuple[str, ...]:
-        """The texts to search by; with a service there is no gallery before them."""
-        if self.service is None:
-            return tuple(self.texts)
-        return (self.gallery, *self.texts)
-
     def __post_init__(self) -> None:
-        # The service has the gallery, so options that need it here are refused.
-        if self.service is not None:
-            given = [name for name in _NEEDS_GALLERY if getattr(self, name) is not None]
-            if given:
-                raise ValueError(
-                    f"--{given[0].replace('_', '-')} needs the gallery itself; a service cannot be asked."
-                )
-            return
-        # Otherwise there is a gallery, and either texts or an example.
+        # There are either texts or an example.
         if not self.texts and self.like is None:
             raise ValueError("There is no query. Type what you are looking for, or name a clip with --like.")
         if self.texts and self.like is not None:
@@ -410,7 +394,13 @@ class QueryConfig:
             raise ValueError("--rerank needs a text query: it cannot be combined with --like.")
         if self.rerank is None and self.fusion_weight is not None:
             raise ValueError("--fusion-weight needs --rerank, the number of hits to rerank.")
-        _check_place(self.gallery)
+        if not is_service(self.gallery):
+            _check_place(self.gallery)
+            return
+        # A service has the gallery, so options that need it here are refused.
+        for name in _NEEDS_GALLERY:
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} needs the gallery itself; a service cannot be asked.")
 
 
 def _print_sql(is_given: bool) -> None:

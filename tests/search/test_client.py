@@ -1,4 +1,4 @@
-"""`scalar query --service`: a thin client of a running service."""
+"""`scalar query URL`: a thin client of a running service."""
 
 import gzip
 import json
@@ -37,13 +37,13 @@ def address(tmp_path, monkeypatch):
 
 
 def query(address, *arguments, code=0):
-    result = CliRunner().invoke(app, ["query", "--service", address, *map(str, arguments)])
+    result = CliRunner().invoke(app, ["query", address, *map(str, arguments)])
     assert result.exit_code == code and "Traceback" not in result.output, result.output
     return result
 
 
 def test_a_service_is_queried_without_torch_or_the_gallery(address):
-    command = [sys.executable, "-c", CODE, "query", "--service", address, "a dog", "--json", "-k", "2"]
+    command = [sys.executable, "-c", CODE, "query", address, "a dog", "--json", "-k", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.strip() == "[]"
     (answer,) = json.loads(done.stdout)
@@ -64,7 +64,7 @@ def test_what_a_service_finds_is_printed_with_weights_and_words(address, monkeyp
 def test_what_a_service_cannot_do_or_refuses_is_an_error_in_one_line(address, monkeypatch):
     assert "--rerank needs the gallery itself" in query(address, "a dog", "--rerank", 5, code=1).stderr
     assert "Swap them?" in query(address, "a dog", "--min-duration", 9, "--max-duration", 2, code=1).stderr
-    assert "such as http://127.0.0.1:8000" in query("127.0.0.1:8000", "a dog", code=1).stderr
+    assert "such as http://127.0.0.1:8000" in query("http://", "a dog", code=1).stderr
     refused = query(address, "a dog", "--modalities", "video,Smell", code=1).stderr
     assert "`modalities` must name some of ('video', 'audio', 'subtitle'), got ('video', 'Smell')" in refused
     monkeypatch.setenv(TOKEN_VARIABLE, "a-token-of-other-letters")
@@ -145,8 +145,8 @@ def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
     num_refused = 0
     for answer in STRANGE[name]:
         with answering(answer) as address:
-            result = CliRunner().invoke(app, ["query", "--service", address, "a dog", "--modalities", "video"])
-            answered = CliRunner().invoke(app, ["query", "--service", address, "a dog"])
+            result = CliRunner().invoke(app, ["query", address, "a dog", "--modalities", "video"])
+            answered = CliRunner().invoke(app, ["query", address, "a dog"])
         for ended in (result, answered):
             assert ended.exit_code in (0, 1) and isinstance(ended.exception, SystemExit | None), (answer[:200], ended)
             assert ended.exit_code == 0 or (ended.stderr.startswith("Error: ") and ended.stderr.count("\n") == 1)
