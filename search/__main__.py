@@ -159,10 +159,7 @@ def push(config: PushConfig) -> None:
 
     address = TableAddress.parse(config.address)
     gallery = Gallery.open(config.gallery)
-    nodes = []
-    if config.nodes is not None:
-        nodes = config.nodes.split(",")
-    report = push_gallery(gallery, address, nodes, print_lines)
+    report = push_gallery(gallery, address, config.nodes or (), print_lines)
     counts = ", ".join(f"{count} {name}" for name, count in vars(report).items())
     print_lines(f"{counts}; {len(gallery)} clips in the table")
 

@@ -403,21 +403,19 @@ class QueryConfig:
                 raise ValueError(f"--{name.replace('_', '-')} needs the gallery itself; a service cannot be asked.")
 
 
-def _print_sql(is_given: bool) -> None:
-    if is_given:
-        from .postgresql import SCHEMA
-
-        echo(SCHEMA, nl=False)
-        raise Exit
-
-
-def _write_extension(folder: Path | None) -> None:
-    if folder is not None:
+def _give_sql(folder: str | None) -> None:
+    if folder is None:
+        return
+    if folder:
         from .push import write_extension
 
         write_extension(folder)
         echo(f"Wrote scalar.control and scalar--1.sql to {folder}.")
-        raise Exit
+    else:
+        from .postgresql import SCHEMA
+
+        echo(SCHEMA, nl=False)
+    raise Exit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,28 +432,24 @@ class PushConfig:
         Given(str, _check_address),
     ]
     nodes: Annotated[
+        Sequence[str] | None,
+        Option(
+            metavar="HOST,...",
+            help="Of a new table: servers that it is partitioned over, HOST or HOST:PORT, separated by commas. Prints "
+            "the SQL that it runs.",
+        ),
+        Given(str | None, _names),
+    ] = None
+    sql: Annotated[
         str | None,
         Option(
-            help="Of a new table: servers that it is partitioned over, HOST or HOST:PORT, separated by commas. Prints "
-            "the SQL that it runs."
-        ),
-    ] = None
-    print_sql: Annotated[
-        bool,
-        Option(
-            "--print-sql",
+            metavar="[FOLDER]",
             is_eager=True,
-            callback=_print_sql,
-            help="Print SCALAR's score and the list of the best as SQL for any table, and push nothing.",
+            callback=_give_sql,
+            help="Push nothing: print SCALAR's score and the list of the best as SQL for any table, or write them "
+            "into FOLDER as the two files of an extension, which nodes need.",
         ),
-    ] = False
-    write_extension: Annotated[
-        Path | None,
-        Option(
-            is_eager=True,
-            callback=_write_extension,
-            help="Write these as the two files of an extension, which nodes need, into a folder, and push nothing.",
-        ),
+        Given(str | None, can_be_bare=True),
     ] = None
 
 

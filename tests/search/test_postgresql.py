@@ -502,8 +502,8 @@ def test_the_commands_push_query_and_verify_a_table(place, database, tmp_path): 
     assert "2 clips" in run("verify", address).stdout
     execute(database, "UPDATE clips SET _path = 'other' WHERE _id = 1")
     assert "1 of them as they were written" in run("verify", address, code=1).stderr
-    assert run("push", "--print-sql").stdout == SCHEMA
-    run("push", "--write-extension", tmp_path / "extension")
+    assert run("push", "--sql").stdout == SCHEMA
+    run("push", "--sql", tmp_path / "extension")
     assert (tmp_path / "extension/scalar--1.sql").read_text() in SCHEMA
 
 
