@@ -29,9 +29,11 @@ def start(command, root, columns, folder):
     place = ["--benchmark", "own", "--root", str(root)]
     model = ["--model", str(folder)]  # any folder, as no model is loaded
     output = ["--output", str(folder / "out")]
+    named = []
+    for column in columns:
+        named += ["--column", column]
     if command == "train":
-        run = ["--output_dir", str(folder / "out"), "--use_cpu", "true"]
-        return train([*model, *place, *run, "--columns", ",".join(columns)])
+        return train([*model, *place, *named, "--output_dir", str(folder / "out"), "--use_cpu", "true"])
     app, arguments = eval_app, [command]
     if command in ("cache_features", "semantic_targets"):
         app, arguments = {"cache_features": cache_features, "semantic_targets": semantic_targets}[command].app, []
@@ -39,9 +41,7 @@ def start(command, root, columns, folder):
         arguments += model
     if command != "audit":
         arguments += output
-    for column in columns:
-        arguments += ["--column", column]
-    return app([*arguments, *place])
+    return app([*arguments, *place, *named])
 
 
 def test_the_documented_columns_are_those_of_the_benchmark():

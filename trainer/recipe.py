@@ -39,8 +39,10 @@ class RunArguments:
     model: str = HfArg(help="Folder or Hub id of the base model and its processor.")
     benchmark: str = HfArg(help="Name of the data set.")
     root: str = HfArg(help="Folder of the data set; for `own` a file, or the name of a data set.")
-    columns: dict | str | None = HfArg(
-        default=None, help="For `own`: names of its columns, as in video_id=clip,caption=text."
+    column: dict | str | None = HfArg(
+        default=None,
+        metadata={"action": "append"},
+        help="For `own`: names of its columns, such as video_id=clip. Repeatable; in a recipe a mapping.",
     )
     holdout: float | None = HfArg(
         default=None, help="For `own`: share of the clips in the test split; the others are train."
@@ -93,11 +95,16 @@ class RunArguments:
     keep_in_memory: bool = HfArg(default=False, help="Decode every clip once and keep its frames.")
 
     def __post_init__(self):
-        if isinstance(self.columns, str):
-            if self.columns.startswith("{"):
-                self.columns = json.loads(self.columns)
-            else:
-                self.columns = columns_of(self.columns.split(","))
+        # Of a command line, those of the recipe come first, as JSON; the flags after them may rename some.
+        if isinstance(self.column, list):
+            column = {}
+            flags = []
+            for given in self.column:
+                if given is None or given.startswith("{"):
+                    column = json.loads(given or "{}")
+                else:
+                    flags += given.split(",")
+            self.column = (column | columns_of(flags)) or None
         self.reading_limits()  # raises an error if they cannot be parsed
 
     def reading_limits(self) -> Limits:
@@ -110,7 +117,7 @@ class RunArguments:
 
     def rows(self, split: str) -> Dataset:
         """Load the rows of a split of the data set."""
-        own = {"columns": self.columns, "holdout": self.holdout, "words_of": self.words_of}
+        own = {"columns": self.column, "holdout": self.holdout, "words_of": self.words_of}
         return load_benchmark(self.benchmark, self.root, split, **own)
 
     @property

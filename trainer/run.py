@@ -136,7 +136,7 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
         run.benchmark,
         run.root,
         split=run.report_split,
-        columns=run.columns,
+        columns=run.column,
         holdout=run.holdout,
         words_of=run.words_of,
         on_error=run.on_error,

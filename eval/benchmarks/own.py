@@ -201,7 +201,7 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
     if lacking:
         raise ValueError(
             f"{source} has the columns {names}, but not {lacking}. Name yours for `caption`, and for `path` or "
-            "`video_id`: `--column path=YOURS` on a command, `columns: {path: YOURS}` in a recipe."
+            "`video_id`: `--column path=YOURS` on a command, `column: {path: YOURS}` in a recipe."
         )
     return columns
 

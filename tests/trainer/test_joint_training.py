@@ -395,7 +395,7 @@ def test_a_resumed_run_is_the_unbroken_run(features, gallery, rows, tmp_path, ki
 
 
 COLUMNS = {"video_id": "clip", "caption": "text"}
-OWN = ["--columns", "video_id=clip,caption=text", "--holdout", "0.5"]
+OWN = ["--column", "video_id=clip", "--column", "caption=text", "--holdout", "0.5"]
 
 
 def own_clips(folder, place):

@@ -154,6 +154,19 @@ def test_null_by_a_flag_overrides_a_recipe(tmp_path, flag):
     assert parse_arguments([recipe, *flag, "--global_batch_size", "8"])[0].global_batch_size == 8
 
 
+def test_columns_of_repeated_flags_are_all_taken_and_rename_those_of_a_recipe(tmp_path, capsys):
+    text = "model: a\nbenchmark: own\nroot: d\noutput_dir: o\nuse_cpu: true\n"
+    recipe = str(write(tmp_path, "r.yaml", text + "column: {caption: text, title: heading}\n"))
+    assert parse_arguments([recipe])[0].column == {"caption": "text", "title": "heading"}
+    run, _ = parse_arguments([recipe, "--column", "path=file", "--column", "title=a=b,subtitle=said"])
+    assert run.column == {"caption": "text", "title": "a=b", "path": "file", "subtitle": "said"}
+    with pytest.raises(ValueError, match="'path' is given twice: 'a' and 'b'"):
+        parse_arguments([recipe, "--column", "path=a", "--column", "path=b"])
+    with pytest.raises(SystemExit):
+        parse_arguments([recipe, "--columns", "path=a"])
+    assert "unknown field `columns`. Did you mean `column`?" in capsys.readouterr().err
+
+
 def test_a_field_that_is_never_none_refuses_null_by_the_name_of_its_type(tmp_path, capsys):
     recipe = str(write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: d\n"))
     for field, kind in (("seed", "int"), ("learning_rate", "float")):
