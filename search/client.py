@@ -50,7 +50,7 @@ class _Service:
         if parts.scheme not in kinds or not parts.hostname:
             raise ValueError(f"Expected the address of a service, such as http://127.0.0.1:8000; got {url!r}.")
         self._url = url
-        self._path = parts.path.rstrip("/")
+        self._path = f"{parts.path.rstrip('/')}/api/search"
         self.connection = kinds[parts.scheme](parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
         self._answer: tuple[int, bytes] | Exception | None = None
         self._headers = {"content-type": "application/json"}
@@ -58,26 +58,17 @@ class _Service:
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
 
-    def call(self, path: str, expected: dict[str, Any], body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def search(self, body: dict[str, Any]) -> dict[str, Any]:
         """
-        Make one call of the API.
-
-        Args:
-            path (`str`), body (`dict`, *optional*): what is called; with a body, by POST.
-            expected (`dict`): a description of the answer, see [`~scalar_retrieval.commands.schema`].
+        The answer to a request, see `POST /api/search`.
 
         Raises:
             OSError: the service does not answer.
             ValueError: it refuses the request, or is not a service of this kind.
         """
-        method = "GET"
-        data = None
-        if body is not None:
-            method = "POST"
-            data = json.dumps(body)
         # In a thread, which is left behind: whatever is at the address, from the look-up of its name on, may take its
         # time over every byte.
-        caller = Thread(target=self._receive, args=(method, f"{self._path}/api/{path}", data), daemon=True)
+        caller = Thread(target=self._receive, args=(json.dumps(body),), daemon=True)
         caller.start()
         caller.join(_TIMEOUT_SECONDS)
         if self._answer is None:
@@ -87,8 +78,9 @@ class _Service:
         status, content = self._answer
         self._answer = None
         # Every answer of a service is JSON, with an `error` if there is a problem.
-        if status != 200:
-            expected = _PROBLEM
+        expected = _PROBLEM
+        if status == 200:
+            expected = _ANSWER
         try:
             if len(content) > _MOST_BYTES:
                 raise ValueError(f"more than {_MOST_BYTES} bytes")
@@ -106,10 +98,10 @@ class _Service:
             raise ValueError(answer["error"])
         return answer
 
-    def _receive(self, method: str, path: str, data: str | None) -> None:
+    def _receive(self, body: str) -> None:
         """Make a request, and note its answer, or the error."""
         try:
-            self.connection.request(method, path, data, self._headers)
+            self.connection.request("POST", self._path, body, self._headers)
             response = self.connection.getresponse()
             self._answer = response.status, response.read(_MOST_BYTES + 1)
         except (OSError, ValueError, HTTPException, AttributeError) as error:
@@ -118,7 +110,7 @@ class _Service:
 
 
 def ask(config: QueryConfig) -> list[dict[str, Any]]:
-    """Query a service: the answer to each query, see `POST /api/search`."""
+    """The answer of a service to each query."""
     service = _Service(config.gallery)
     conditions = {name: getattr(config, name) for name in CONDITIONS}
     body = {
@@ -132,7 +124,7 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
     answers = []
     with closing(service.connection):
         for query in config.texts:
-            answers.append(service.call("search", _ANSWER, body | {"query": query}))
+            answers.append(service.search(body | {"query": query}))
     return answers
 
 
