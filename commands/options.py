@@ -23,6 +23,7 @@ READING = "Reading files"
 Limit = Annotated[
     list[str] | None,
     typer.Option(
+        "--limit",
         rich_help_panel=READING,
         help="Limit for reading one stream: memory=2GiB, time=120 (seconds), pixels=70e6 or duration=86400 "
         "(seconds). Repeatable.",

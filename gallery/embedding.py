@@ -58,7 +58,7 @@ def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None
             length = "nothing"
             if has_sound:
                 length = f"{most:g} s"
-            raise ValueError(f"--sound-seconds shortens what the model hears of a clip, which is {length}. Omit it.")
+            raise ValueError(f"`sound_seconds` shortens what the model hears of a clip, which is {length}. Omit it.")
         setattr(processor, name, value)
 
 

@@ -135,7 +135,6 @@ class FolderSearcher:
         if newest is gallery:
             return self
         # What took long for the earlier state serves the new one, too.
-        newest.query_model = gallery.query_model
         searcher = newest.searcher
         if self.device.type != "cpu":
             searcher = FolderSearcher(newest, self.device)

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
@@ -65,9 +65,11 @@ from .store.storage import verify as verify_files
 from .store.writing import Plan, Writer
 
 if TYPE_CHECKING:
+    from .filters import Filter
     from .folder_searcher import FolderSearcher
     from .hits import HitLists, Hits
-    from .querying import QueryModel
+    from .querying import Likeness, QueryModel
+    from .searching import ScoreParameters
 
 
 _LOADING = Lock()
@@ -84,6 +86,8 @@ class Gallery(Contents):
 
     query_model: "QueryModel | None" = None
     """The model that embeds texts, once it is loaded."""
+    temporary_folder: TemporaryDirectory[str] | None = None
+    """The handle of a folder that is deleted with this object."""
 
     @cached_property
     def searcher(self) -> "FolderSearcher":
@@ -95,11 +99,11 @@ class Gallery(Contents):
     @classmethod
     def from_arrays(
         cls,
-        ids: Sequence[Any] | Array,
+        ids: Sequence[object] | Array,
         modality_embeds: Mapping[str, Array],
         mask: Array | None = None,
         *,
-        path: str | os.PathLike | None = None,
+        path: str | os.PathLike[str] | None = None,
         queries: pa.Table | None = None,
         method: str = "scalar",
         query_temperature: float = 0.1,
@@ -184,6 +188,50 @@ class Gallery(Contents):
             message = f"{num_off} of {num_present} vectors did not have unit norm, and were normalised."
             warnings.warn(message, stacklevel=2)
         return gallery
+
+    @staticmethod
+    def writer(folder: str | os.PathLike[str], dtype: str = "float16", has_codes: bool = True) -> "GalleryWriter":
+        """What writes vectors into a gallery, for a `with` statement: [`GalleryWriter`]."""
+        return GalleryWriter(folder, dtype, has_codes)
+
+    def index(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        batch_size: int = 8,
+        prune: bool = False,
+        transcribe: str | os.PathLike[str] | None = None,
+        read_text: bool = False,
+        words_of: str | os.PathLike[str] | None = None,
+        exclude: str | Sequence[str] = (),
+        limits: str | Sequence[str] = (),
+        cluster: str | None = None,
+        progress: bool = True,
+    ) -> "Gallery":
+        """
+        Embed new and changed files into this gallery, by its own model and as its other files were.
+
+        Args and errors: as in `scalar_retrieval.index`, which also makes new galleries.
+
+        Returns:
+            The gallery as it is now; this object remains as it was opened.
+        """
+        import scalar_retrieval  # which knows what indexes: no file of this room does
+
+        scalar_retrieval.index(
+            paths,
+            self.path,
+            batch_size=batch_size,
+            prune=prune,
+            transcribe=transcribe,
+            read_text=read_text,
+            words_of=words_of,
+            exclude=exclude,
+            limits=limits,
+            cluster=cluster,
+            progress=progress,
+        )
+        return self.newest()
 
     @property
     def has_codes(self) -> bool:
@@ -271,11 +319,70 @@ class Gallery(Contents):
 
     # Search --------------------------------------------------------------------------------------------------------
 
+    @overload
     def search(
-        self, queries: "str | Sequence[str] | torch.Tensor | None" = None, *arguments: Any, **options: Any
+        self,
+        queries: str | None = None,
+        k: int = 10,
+        query_temperature: float | None = None,
+        method: str | None = None,
+        *,
+        like: "str | Likeness | None" = None,
+        modalities: Sequence[str] | None = None,
+        allowed: "torch.Tensor | Filter | None" = None,
+        per_file: bool = False,
+        unique: bool = False,
+        rerank: int | None = None,
+        fusion_weight: float | None = None,
+        inside: str | None = None,
+        **score_parameters: "Unpack[ScoreParameters]",
+    ) -> "Hits": ...
+
+    @overload
+    def search(
+        self,
+        queries: Sequence[str] | torch.Tensor | np.ndarray,
+        k: int = 10,
+        query_temperature: float | None = None,
+        method: str | None = None,
+        *,
+        modalities: Sequence[str] | None = None,
+        allowed: "torch.Tensor | Filter | None" = None,
+        per_file: bool = False,
+        unique: bool = False,
+        rerank: int | None = None,
+        fusion_weight: float | None = None,
+        inside: str | None = None,
+        **score_parameters: "Unpack[ScoreParameters]",
+    ) -> "HitLists": ...
+
+    def search(
+        self,
+        queries: str | Sequence[str] | torch.Tensor | np.ndarray | None = None,
+        k: int = 10,
+        query_temperature: float | None = None,
+        method: str | None = None,
+        *,
+        like: "str | Likeness | None" = None,
+        modalities: Sequence[str] | None = None,
+        allowed: "torch.Tensor | Filter | None" = None,
+        per_file: bool = False,
+        unique: bool = False,
+        rerank: int | None = None,
+        fusion_weight: float | None = None,
+        inside: str | None = None,
+        **score_parameters: "Unpack[ScoreParameters]",
     ) -> "Hits | HitLists":
-        """Find the k best clips for texts or vectors, or those most like a clip:
-        [`~scalar_retrieval.gallery.searching.search`]."""
+        """
+        Find the k best clips for texts or vectors, or those most like a clip.
+
+        Args, returns and errors: as in [`~scalar_retrieval.gallery.searching.search`].
+
+        Example:
+
+            hits = gallery.search("a dog barks", k=3)  # a list of texts gives a list of hits
+            hits[0].clip_id, hits[0].score, hits[0].weights
+        """
         from .searching import search
 
         # With the lock, so that threads that search at once load one model.
@@ -283,7 +390,23 @@ class Gallery(Contents):
             with _LOADING:
                 return self.query_model or self.load_model()
 
-        return search(self.searcher, queries, *arguments, **{"load": load} | options)
+        return search(
+            self.searcher,
+            queries,
+            k,
+            query_temperature,
+            method,
+            load=load,
+            like=like,
+            modalities=modalities,
+            allowed=allowed,
+            per_file=per_file,
+            unique=unique,
+            rerank=rerank,
+            fusion_weight=fusion_weight,
+            inside=inside,
+            **score_parameters,
+        )
 
     def to(self, device: str | torch.device) -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
@@ -293,7 +416,7 @@ class Gallery(Contents):
         moved.searcher = FolderSearcher(moved, device)
         return moved
 
-    def load_model(self, model: str | os.PathLike | None = None, device: str | None = None) -> "QueryModel":
+    def load_model(self, model: str | os.PathLike[str] | None = None, device: str | None = None) -> "QueryModel":
         """Load the model that embeds texts, and keep it: [`~scalar_retrieval.gallery.querying.load_query_model`]."""
         from .querying import load_query_model
 
@@ -304,10 +427,13 @@ class Gallery(Contents):
         """The latest committed state: itself if nothing has changed."""
         if stamp_of(self.path) == self.stamp:
             return self
-        return Gallery.open(self.path)
+        newest = Gallery.open(self.path)
+        newest.query_model = self.query_model
+        newest.temporary_folder = self.temporary_folder
+        return newest
 
 
-def verify_gallery(path: str | os.PathLike) -> tuple[Gallery, int]:
+def verify_gallery(path: str | os.PathLike[str]) -> tuple[Gallery, int]:
     """
     Compare every file of a gallery with its hash before using its content, then check every row.
 
@@ -353,7 +479,7 @@ class GalleryWriter(Writer):
             or `dtype` is unknown.
     """
 
-    def __init__(self, folder: str | os.PathLike, dtype: str = "float16", has_codes: bool = True):
+    def __init__(self, folder: str | os.PathLike[str], dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
         check_writable(Path(folder))
         super().__init__(folder)

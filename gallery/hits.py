@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 
@@ -138,7 +138,13 @@ class Hits(Sequence[Hit]):
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, index: "int | slice") -> "Hit | Hits":
+    @overload
+    def __getitem__(self, index: int) -> Hit: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Hits": ...
+
+    def __getitem__(self, index: int | slice) -> "Hit | Hits":
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
         row = range(len(self))[index]  # also from the end
@@ -285,7 +291,7 @@ class Hits(Sequence[Hit]):
         return _page([self])
 
 
-class HitLists(list):
+class HitLists(list[Hits]):
     """The [`Hits`] of several queries, in order; shown one below the other."""
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -31,6 +31,16 @@ from .store.windows import SEGMENT
 _QUERY_BLOCK = 1024
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
 _FILTERS = 8  # filters whose results are cached
+
+
+class ScoreParameters(TypedDict, total=False):
+    """Fitted parameters of a score, as in [`~scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions`]."""
+
+    modality_scale: Sequence[float] | None
+    modality_offset: Sequence[float] | None
+    hyperbolic_mix: float
+    curvature: float
+    rank_constant: float
 
 
 def _least_score(described: Described, scoring: Scoring, modalities: Sequence[str] | None, num_clips: int) -> Any:
@@ -94,7 +104,7 @@ def search(
     rerank: int | None = None,
     fusion_weight: float | None = None,
     inside: str | None = None,
-    **score_parameters: float,
+    **score_parameters: Unpack[ScoreParameters],
 ) -> Hits | HitLists:
     """
     Find the k best clips of each query, exactly.
@@ -132,9 +142,8 @@ def search(
         fusion_weight (`float`, *optional*): in the second stage, order by the score plus this weight times the match,
             instead of the match alone.
         inside (`str`, *optional*): the one file whose windows may be found.
-        score_parameters (`float`): fitted parameters of the method, the other keyword arguments of
-            `retrieval_scores`; by default the model's. The scale and offset of modalities are the gallery's own unless
-            they are given.
+        score_parameters ([`ScoreParameters`]): fitted parameters of the method; by default the model's. The scale and
+            offset of modalities are the gallery's own unless they are given.
 
     Returns:
         [`Hits`] for one text or clip; [`HitLists`], a list of `Hits`, for several queries. Best first, equal scores in
@@ -250,4 +259,4 @@ def search(
     return HitLists(found)
 
 
-__all__ = ["check_supported", "search"]
+__all__ = ["ScoreParameters", "check_supported", "search"]

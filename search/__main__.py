@@ -50,13 +50,12 @@ app = typer.Typer(
 @command_of(app, IndexConfig)
 def index(config: IndexConfig) -> None:
     """Embed new and changed files into a gallery; clips of other files stay."""
-    from scalar_retrieval.gallery.gallery import Gallery
+    from .index_folder import index as index_files
+    from .states import Report, Status
 
-    from .index_folder import index_folder
-    from .states import Status
-
-    report = index_folder(config)
-    print_lines(*report.lines(Gallery.open(config.output)))
+    report = Report()
+    gallery = index_files(**vars(config), on_report=report.update)
+    print_lines(*report.lines(gallery))
     has_clips = report.of(Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.MOVED)
     failed = report.of(Status.UNREADABLE, Status.EMPTY, Status.OUT_OF_REACH, Status.GONE)
     if failed and not has_clips and not config.watch:

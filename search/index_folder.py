@@ -1,20 +1,21 @@
-"""`scalar index`: find the files, load the model, and update a gallery, once or while watching."""
+"""Indexing: find the files, load the model, and update a gallery, once or while watching."""
 
+import os
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
 
+from scalar_retrieval.commands.schema import check_value, size
 from scalar_retrieval.commands.texts import print_message
 from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
-from scalar_retrieval.gallery.store.columns import check_modality
+from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import LIMITS, reading_of
 from scalar_retrieval.gallery.store.file_lists import is_table
@@ -31,59 +32,59 @@ from scalar_retrieval.modeling_scalar.model_identity import (
 )
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
+from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
 from .reading import default_workers, memory_of_decoders
 from .setup import Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import FileState, Report, Status
-from .watching import watch
-
-if TYPE_CHECKING:
-    from .settings import IndexConfig
 
 DEFAULT_MODEL = LIGHT
 """The model of a new gallery; it needs neither training nor a download."""
 _INTERVAL = 5.0  # seconds between scans of watched folders
+_NAMED = 5  # files that a warning names
+_NUMBERS = {"frames": (None, size), "sound_seconds": (None, "[1, inf)"), "batch_size": size}
+
+StrPath = str | os.PathLike[str]
+Say = Callable[[str], object]
+"""What passes a message on to the user."""
 
 
-def _model_of(config: "IndexConfig", known: Gallery | None) -> str:
-    """The model that is named, or that of an existing gallery, or the default model."""
-    if config.model is not None:
-        return config.model
+def _silent(message: str) -> None:
+    """Nobody reads messages."""
+
+
+def _listed(given: StrPath | Sequence[StrPath]) -> list[str]:
+    """One text or path, or several, as a list of texts."""
+    if isinstance(given, str | os.PathLike):
+        given = [given]
+    return list(map(os.fspath, given))
+
+
+# What a gallery is, or becomes --------------------------------------------------------------------------------------
+
+
+def _model_of(known: Gallery | None) -> str:
+    """The model of an existing gallery, or the default model."""
     if known is None:
         return DEFAULT_MODEL
     if known.model is not None:
         return known.model
     # Embeddings of an unknown model cannot be compared with others.
     if len(known):
-        raise ValueError(f"{config.output} does not say which model made it. Name it with --model.")
+        raise ValueError(f"{known.path} does not say which model made it. Name it by `model`.")
     return DEFAULT_MODEL
 
 
-def _print_download(model: str) -> None:
-    """Print what is about to be downloaded, if anything."""
-    download = pending_download(model)
-    if download is None:
-        return
-    name = model
-    if download.num_parameters is not None:
-        name += f" with {download.num_parameters:,} parameters"
-    print_message(
-        f"Downloading the model {name}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} files, once, from "
-        f"{download.host} to {download.folder}. Later runs need no network, and use none with HF_HUB_OFFLINE=1. "
-        "--model also takes a folder."
-    )
-
-
-def _choose_segment(writer: GalleryWriter, config: "IndexConfig", has_clips: bool) -> None:
+def _choose_segment(writer: GalleryWriter, segment: float | str | None, has_clips: bool) -> None:
     """Record in the metadata how files are cut; fixed once the gallery holds clips."""
-    if config.segment is None and (has_clips or SEGMENT in writer.metadata):
+    if segment is None and (has_clips or SEGMENT in writer.metadata):
         return
-    # What the options ask for
-    wanted = {SEGMENT: config.segment, SCENES: False}
-    if config.segment in (None, "scenes"):
+    # What is asked for
+    wanted = {SEGMENT: segment, SCENES: False}
+    if segment in (None, "scenes"):
         wanted = {SEGMENT: LONGEST_SCENE, SCENES: True}
-    elif config.segment == "none":
+    elif segment == "none":
         wanted[SEGMENT] = None
     # What the gallery has
     found = {SEGMENT: writer.metadata.get(SEGMENT), SCENES: bool(writer.metadata.get(SCENES))}
@@ -93,42 +94,39 @@ def _choose_segment(writer: GalleryWriter, config: "IndexConfig", has_clips: boo
             kind = f"scenes of at most {found[SEGMENT]:g} seconds"
         elif found[SEGMENT] is not None:
             kind = f"windows of {found[SEGMENT]:g} seconds"
-        raise ValueError(f"{writer.folder} holds {kind}. Omit --segment, or index into a new gallery.")
+        raise ValueError(f"{writer.folder} holds {kind}. Omit `segment`, or index into a new gallery.")
     writer.metadata |= wanted
 
 
-def _reading(config: "IndexConfig", known: Gallery | None) -> dict[str, float]:
+def _reading(frames: int | None, sound_seconds: float | None, known: Gallery | None) -> dict[str, float]:
     """How much of each clip the model sees and hears, where it is not the model's own; fixed for a gallery."""
     wanted = {}
-    if config.frames is not None:
-        wanted["num_frames"] = config.frames
-    if config.sound_seconds is not None:
-        wanted["max_audio_seconds"] = config.sound_seconds
+    if frames is not None:
+        wanted["num_frames"] = frames
+    if sound_seconds is not None:
+        wanted["max_audio_seconds"] = sound_seconds
     # All clips of a gallery are read alike.
     if known is None or not known.metadata:
         return wanted
     found = reading_of(known.metadata)
     if not wanted.items() <= found.items():
         raise ValueError(
-            f"{config.output} was indexed with other settings of --frames and --sound-seconds. Omit them, or index "
-            "into a new gallery."
+            f"{known.path} was indexed with other values of `frames` and `sound_seconds`. Omit them, or index into a "
+            "new gallery."
         )
     return found
 
 
-def _modalities(config: "IndexConfig", model: str, known: Gallery | None) -> tuple[str, ...] | None:
-    """The modalities of the gallery; `None` for those of the model."""
-    further = list(config.text)
-    if config.read_text:
-        further.append(SCREEN)
+def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[str, ...] | None:
+    """The modalities of the gallery, with `further` texts; `None` for those of the model."""
     for name in further:
         check_modality(name)
     if known is not None and known.metadata:
         lacking = [name for name in further if name not in known.modalities]
         if lacking:
             raise ValueError(
-                f"{config.output} has the modalities {', '.join(known.modalities)}, not {', '.join(lacking)}. Index "
-                f"into a new gallery; with `--words-of {quote(str(config.output))}`, its transcripts are used again."
+                f"{known.path} has the modalities {', '.join(known.modalities)}, not {', '.join(lacking)}. Index "
+                "into a new gallery; with this one as `words_of`, its transcripts are used again."
             )
         return tuple(known.modalities)
     # A new gallery has those of the model, and further texts.
@@ -139,45 +137,66 @@ def _modalities(config: "IndexConfig", model: str, known: Gallery | None) -> tup
     return tuple(dict.fromkeys(further)) or None
 
 
-def _print_unlisted(folders: Mapping[str, str]) -> None:
+# What is found, and what is left out --------------------------------------------------------------------------------
+
+
+def _report_download(model: str, say: Say) -> None:
+    """Say what is about to be downloaded, if anything."""
+    download = pending_download(model)
+    if download is None:
+        return
+    name = model
+    if download.num_parameters is not None:
+        name += f" with {download.num_parameters:,} parameters"
+    say(
+        f"Downloading the model {name}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} files, once, from "
+        f"{download.host} to {download.folder}. Later runs need no network, and use none with HF_HUB_OFFLINE=1. "
+        "The model can also be given as a folder."
+    )
+
+
+def _recognizer(transcribe: str, say: Say) -> tuple[str, str | None]:
+    """Where a speech recogniser is loaded from, downloaded if needed; and its name in transcripts, if it differs."""
+    if transcribe == "":
+        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
+
+        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
+        name, folder = downloaded_recognizer()
+        say(f"Speech is transcribed with {name}, which was downloaded before.")
+        return str(folder), name
+    _report_download(transcribe, say)
+    identity = identify(transcribe)
+    identity.download()
+    return identity.name, None
+
+
+def _report_unlisted(folders: Mapping[str, str], say: Say) -> None:
     for folder, reason in folders.items():
-        print_message(f"{folder} is skipped, as it cannot be listed: {reason}.")
+        say(f"{folder} is skipped, as it cannot be listed: {reason}.")
 
 
-def _find(
-    config: "IndexConfig", selection: FileSelection, columns: Sequence[str]
-) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """The files that exist, and the texts that are given for them, by lists or by another gallery."""
-    files, texts = find_clips(config.paths, selection, columns)
-    # Report what is left out.
+def _report_left_out(selection: FileSelection, say: Say, warn: Say) -> None:
+    """Say what was found but is not indexed."""
     for path, names in selection.unused.items():
-        print_message(
-            f"Unused columns of {path}: {', '.join(names)}. --text NAME with a new gallery makes one searchable."
-        )
+        warn(f"Unused columns of {path}: {', '.join(names)}. To search in one, name it as `text` of a new gallery.")
     if selection.left_out:
-        print_message(
-            f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it."
-        )
+        say(f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it.")
     if selection.not_utf8:
         examples = ", ".join(map(ascii, sorted(selection.not_utf8)[:3]))
-        print_message(
-            f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}"
-        )
-    _print_unlisted(selection.unlisted)
-    if not files and not config.prune and not config.watch:
-        places = ", ".join(repr(str(path)) for path in config.paths)
-        raise ValueError(f"No video or audio file in {places}.")
-    # The texts of another gallery; lists take precedence.
-    if config.words_of is not None:
-        for file in Gallery.open(config.words_of).files.values():
-            known = texts.setdefault(file.path, {})
-            for name, text in file.words().items():
-                if name in columns:
-                    known.setdefault(name, text)
-    return files, texts
+        warn(f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}")
+    _report_unlisted(selection.unlisted, say)
 
 
-def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
+def _add_words(texts: dict[str, dict[str, str]], words_of: Path, columns: Sequence[str]) -> None:
+    """Add the texts of the files of another gallery, where lists give none."""
+    for file in Gallery.open(words_of).files.values():
+        known = texts.setdefault(file.path, {})
+        for name, text in file.words().items():
+            if name in columns:
+                known.setdefault(name, text)
+
+
+def _report_unused_words(words_of: Path, modalities: Sequence[str], warn: Say) -> None:
     """Name the kinds of words of another gallery that this one has no modality for."""
     # Texts are in the records of files, recognised words in files of their own.
     counts: Counter[str] = Counter()
@@ -187,149 +206,246 @@ def _print_unused_words(words_of: Path, modalities: Sequence[str]) -> None:
         counts[name] += Transcripts(words_of, kind).count()[1]
     for name, count in counts.items():
         if count and name not in modalities:
-            print_message(
+            warn(
                 f"The words of {count} files of {words_of} are not used, as this gallery has no modality `{name}`. "
-                f"Index into a new one with --text {name}."
+                f"Index into a new one with the `text` {name}."
             )
 
 
-def _watch(config: "IndexConfig", selection: FileSelection, indexer: Indexer) -> None:
+def _warn_of_failures(report: Report) -> None:
+    """Warn of the files that were not read, or not in full."""
+    failed = []
+    for state in report.of(Status.UNREADABLE, Status.EMPTY, Status.OUT_OF_REACH):
+        failed.append(f"{state.path}: {state.reason}")
+    for state in report.values():
+        if state.problems:
+            failed.append(f"{state.path}: {'; '.join(state.problems)}")
+    if failed:
+        named = "\n".join(failed[:_NAMED])
+        warnings.warn(
+            f"{len(failed)} of {len(report)} files were not read, or not in full. `Gallery.failed_files()` and "
+            f"`Gallery.problems()` tell of all, as does `progress=True`; the first are\n{named}",
+            stacklevel=3,
+        )
+
+
+# Indexing -----------------------------------------------------------------------------------------------------------
+
+
+def _watch(paths: Sequence[str], selection: FileSelection, indexer: Indexer, say: Say) -> None:
     """Keep a gallery up to date until Ctrl-C."""
+    from .watching import watch
 
     def find() -> list[str]:
         before = dict(selection.unlisted)
         selection.unlisted.clear()
-        files = find_files(config.paths, selection)
+        files = find_files(paths, selection)
         # A folder may be moved during a scan: it is skipped once two scans agree.
         further = {folder: reason for folder, reason in selection.unlisted.items() if folder not in before}
         if further:
-            _print_unlisted(further)
+            _report_unlisted(further, say)
             raise OSError("Some folders cannot be listed.")
         return files
 
     def update(files: list[str]) -> None:
         report = indexer.update(files, unlisted=selection.unlisted)
         if len(report) > len(report.of(Status.UNCHANGED)):
-            print_message(report.counts())
+            say(report.counts())
 
-    print_message(
-        f"Watching {', '.join(map(str, config.paths))}. The gallery can be searched meanwhile, but no other process "
-        "can write to it until Ctrl-C."
+    say(
+        f"Watching {', '.join(paths)}. The gallery can be searched meanwhile, but no other process can write to it "
+        "until Ctrl-C."
     )
     with suppress(KeyboardInterrupt):
-        watch(find, update, _INTERVAL)
+        watch(find, update, _INTERVAL, say)
 
 
-def index_folder(config: "IndexConfig") -> Report:
+def index(
+    paths: StrPath | Sequence[StrPath],
+    output: StrPath,
+    model: StrPath | None = None,
+    *,
+    text: str | Sequence[str] = (),
+    segment: float | Literal["scenes", "none"] | None = None,
+    dtype: Literal["float16", "float32"] | None = None,
+    frames: int | None = None,
+    sound_seconds: float | None = None,
+    batch_size: int = 8,
+    prune: bool = False,
+    watch: bool = False,
+    transcribe: StrPath | None = None,
+    read_text: bool = False,
+    words_of: StrPath | None = None,
+    exclude: str | Sequence[str] = (),
+    limits: str | Sequence[str] = (),
+    cluster: str | None = None,
+    progress: bool = True,
+    on_report: Callable[[Report], object] | None = None,
+) -> Gallery:
     """
-    Embed new and changed files into a gallery.
+    Embed new and changed files into a gallery; clips of other files stay.
+
+    Each batch is committed at once: after an interruption, the same call continues.
 
     Args:
-        config ([`~scalar_retrieval.search.settings.IndexConfig`]): what to index, and how.
+        paths (`str`, or several): folders, media files, and lists of files with a column `path`.
+        output (`str`): folder of the gallery; an existing one is updated.
+        model (`str`, *optional*): a folder, a Hub id or `"light"`; by default the gallery's own, or light for a new
+            one.
+        text (`str`, or several): text modalities of a new gallery, such as `"title"`: columns of lists.
+        segment (`float` or `str`, *optional*): how a new gallery cuts longer files into windows, each of which is a
+            clip: into windows of so many seconds; by default at `"scenes"`, at most a minute long; `"none"` cuts
+            nothing.
+        dtype (`str`, *optional*): precision of the vectors of a new gallery, `"float16"` by default, or `"float32"`.
+        frames (`int`, *optional*): how many frames of each clip of a new gallery the model sees.
+        sound_seconds (`float`, *optional*): how many seconds of each clip's sound the model hears.
+        batch_size (`int`): number of clips embedded at a time.
+        prune (`bool`): remove the clips of deleted files, but only where other files of the gallery are left: a drive
+            may be unmounted.
+        watch (`bool`): continue with new and changed files until Ctrl-C.
+        transcribe (`str`, *optional*): a model that transcribes clips with sound but without subtitles, a folder or a
+            Hub id; `""` is one that was downloaded before.
+        read_text (`bool`): read on-screen text into the modality `screen`.
+        words_of (`str`, *optional*): another gallery of the same files, whose transcripts and texts are used again.
+        exclude (`str`, or several): patterns of files and folders to skip, as in
+            [`~scalar_retrieval.gallery.filters.Filter`].
+        limits (`str`, or several): limits on reading a stream, such as `"memory=2GiB"`, see
+            [`~scalar_retrieval.gallery.decoding.worker.Limits`].
+        cluster (`str`, *optional*): address of a Dask scheduler, whose workers read and embed.
+        progress (`bool`): print a progress bar, and what became of the files, on stderr. Without it, only what could
+            not be read or is left out is told, by warnings.
+        on_report (`Callable`, *optional*): called with the [`~scalar_retrieval.search.states.Report`], the state of
+            every file, instead.
 
     Returns:
-        The state of every file.
+        The gallery as it is now. Its `failed_files()` were not read in full, for the reason that each names.
 
     Raises:
-        ValueError: settings contradict each other or the gallery; raised before the model is loaded.
-    """
-    lists = []
-    for path in config.paths:
-        if config.watch and is_table(path):
-            lists.append(str(path))
-    if lists:
-        raise ValueError(f"`--watch` takes folders and files, not lists, got {lists}. Index lists without it.")
-    recognizer_name = None
-    if config.transcribe == "":
-        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
+        FileNotFoundError: one of the paths or the model does not exist.
+        ModuleNotFoundError: a package that this needs is not installed.
+        ValueError: arguments are wrong or contradict the gallery; raised before the model is loaded.
 
-        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
-        recognizer_name, folder = downloaded_recognizer()
-        config = replace(config, transcribe=str(folder))
-        print_message(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
+    Example:
+
+        gallery = index(["holiday", "talk.mp4"], "galleries/videos", exclude="drafts/**")
+        print(gallery.search("a dog barks", k=3))
+    """
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
-    limits = Limits.parse(config.limit or [], memory=memory_of_decoders(default_workers()))
-    check_writable(config.output)
+    paths = _listed(paths)
+    if not paths:
+        raise ValueError("`paths` must name at least one folder, file or list.")
+    output = check_output(output)
+    check_writable(output)
+    if model is not None:
+        model = check_model(os.fspath(model))
+    if transcribe is not None:
+        transcribe = os.fspath(transcribe)
+    check_tools(transcribe, read_text, cluster)
+    if segment is not None:
+        segment = check_segment(segment)
+    if words_of is not None:
+        words_of = find_readable(words_of)
+    precision_of(dtype or "float16")
+    check_value({"frames": frames, "sound_seconds": sound_seconds, "batch_size": batch_size}, _NUMBERS)
+    decoding = Limits.parse(_listed(limits), memory=memory_of_decoders(default_workers()))
+    lists = list(filter(is_table, paths))
+    if watch and lists:
+        raise ValueError(f"`watch` takes folders and files, not lists, got {lists}. Index lists without it.")
 
     # Which model, which modalities, and which files
+    say = print_message if progress else _silent
+    warn = print_message if progress else warnings.warn
     known = None
-    if is_gallery(config.output):
-        known = Gallery.open(config.output)
-    model = _model_of(config, known)
-    selection = FileSelection(config.exclude)
-    modalities = _modalities(config, model, known)
+    if is_gallery(output):
+        known = Gallery.open(output)
+        if dtype is not None and known.dtype not in (None, dtype):
+            raise ValueError(f"{output} holds vectors in {known.dtype}. Omit `dtype`, or index into a new gallery.")
+    model = model or _model_of(known)
+    further = _listed(text)
+    if read_text:
+        further.append(SCREEN)
+    modalities = _modalities(further, model, known)
     columns = further_texts(modalities or ())
-    files, texts = _find(config, selection, columns)
-    if config.dtype is not None and known is not None and known.dtype not in (None, config.dtype):
-        raise ValueError(f"{config.output} holds vectors in {known.dtype}. Omit --dtype, or index into a new gallery.")
+    selection = FileSelection(_listed(exclude))
+    files, texts = find_clips(paths, selection, columns)
+    _report_left_out(selection, say, warn)
+    if not files and not prune and not watch:
+        raise ValueError(f"No video or audio file in {', '.join(map(repr, paths))}.")
+    if words_of is not None:
+        _add_words(texts, words_of, columns)
 
     # Download what is missing.
-    _print_download(model)
+    recognizer_name = None
+    if transcribe is not None:
+        transcribe, recognizer_name = _recognizer(transcribe, say)
+    _report_download(model, say)
     identity = identify(model)
     if known is not None:
         known.check_model(model, identity.fingerprint, must_know=True)
-    transcribe = None
-    if config.transcribe is not None:
-        _print_download(config.transcribe)
-        recognizer = identify(config.transcribe)
-        recognizer.download()
-        transcribe = recognizer.name
-    name = model if is_light(model) else identity.name
     setup = Setup(
-        gallery=config.output.absolute(),
-        model=name,
+        gallery=output.absolute(),
+        model=model if is_light(model) else identity.name,
         modalities=modalities,
         transcribe=transcribe,
         recognizer_name=recognizer_name,
-        read_text=config.read_text,
-        limits=limits,
-        reading=_reading(config, known),
+        read_text=read_text,
+        limits=decoding,
+        reading=_reading(frames, sound_seconds, known),
     )
 
     # Only this process writes to the gallery from here on.
     with ExitStack() as held:
         embed = None
-        if config.cluster is None:
+        if cluster is None:
             device = default_device()
         else:
             from .distributed import Cluster  # an extra
 
-            cluster = held.enter_context(Cluster(config.cluster))
-            embed = partial(cluster.embed, setup)
+            embed = partial(held.enter_context(Cluster(cluster)).embed, setup)
             device = torch.device("cpu")  # its workers embed, and choose their own devices
         loaded = load(setup, device)
-        print_message(f"{model}: {model_summary(loaded.model)}.")
+        say(f"{model}: {model_summary(loaded.model)}.")
         # A new gallery records its model, and how clips are read.
-        writer = held.enter_context(GalleryWriter(config.output, config.dtype or "float16"))
+        writer = held.enter_context(GalleryWriter(output, dtype or "float16"))
         if not writer.metadata:
             if is_light(model):
-                print_message(LIMITS[model])
-            writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": name} | setup.reading
+                say(LIMITS[model])
+            writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
-        _choose_segment(writer, config, len(there) > 0)
-        if config.words_of is not None:
-            Transcripts(config.words_of).copy(writer.folder)
-            _print_unused_words(config.words_of, loaded.processor.modalities)
+        _choose_segment(writer, segment, len(there) > 0)
+        if words_of is not None:
+            Transcripts(words_of).copy(writer.folder)
+            _report_unused_words(words_of, loaded.processor.modalities, warn)
         indexer = Indexer(
             writer,
             loaded.model,
             loaded.processor,
             recognizer=loaded.recognizer,
             line_reader=loaded.line_reader,
-            batch_size=config.batch_size,
-            prune=config.prune,
-            progress=True,
+            batch_size=batch_size,
+            prune=prune,
+            progress=progress,
             embed=embed,
         )
-        if config.watch:
-            _watch(config, selection, indexer)
+        if watch:
+            _watch(paths, selection, indexer, say)
         else:
             indexer.update(files, texts, selection.unlisted)
-    # A folder that cannot be listed is reported as a file that cannot be read.
+
+    # Tell what became of the files; a folder that cannot be listed is one that cannot be read.
+    report = indexer.report
     for folder, reason in selection.unlisted.items():
-        indexer.report.add(FileState(folder, Status.UNREADABLE, reason))
-    return indexer.report
+        report.add(FileState(folder, Status.UNREADABLE, reason))
+    gallery = Gallery.open(output)
+    if on_report is not None:
+        on_report(report)
+    elif progress:
+        for line in report.lines(gallery):
+            say(line)
+    else:
+        _warn_of_failures(report)
+    return gallery
 
 
-__all__ = ["index_folder"]
+__all__ = ["index"]

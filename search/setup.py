@@ -84,7 +84,7 @@ def load(setup: Setup, device: torch.device) -> Loaded:
         from .recognizers import recognizer_of  # not at the top: it imports what only transcribing needs
 
         if "subtitle" not in processor.modalities:
-            raise ValueError("`--transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
+            raise ValueError("`transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
         name = setup.recognizer_name or setup.transcribe
         recognizer = recognizer_of(identify(setup.transcribe).download(), name, model.device)
     # OCR is loaded only if it is asked for, as it needs an extra.

@@ -3,7 +3,6 @@
 Polling, because file system events do not arrive from network drives, and stop when there are too many.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -19,12 +18,17 @@ def _stat(path: str) -> tuple[int, int] | None:
         return None
 
 
-def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None], interval: float) -> NoReturn:
+def watch(
+    find: Callable[[], Iterable[str]],
+    update: Callable[[list[str]], None],
+    interval: float,
+    say: Callable[[str], object],
+) -> NoReturn:
     """
     Pass on new and changed files once two scans in a row find them unchanged, until an exception is raised.
 
     A scan that fails is skipped, and no file counts as gone in it: folders may be renamed and drives removed during a
-    scan. Repeated failures are reported once on stderr.
+    scan. Repeated failures are reported once.
 
     Args:
         find (`Callable`): lists the existing files; an `OSError` means that the scan failed.
@@ -32,6 +36,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
             also called if files are gone since the previous scan.
         interval (`float`): seconds between scans, or longer if a scan takes more than a tenth of that; a file that
             keeps changing is never passed on.
+        say (`Callable`): passes a message on to the user.
     """
     before: dict[str, tuple[int, int] | None] = {}
     done: dict[str, tuple[int, int] | None] = {}
@@ -46,7 +51,7 @@ def watch(find: Callable[[], Iterable[str]], update: Callable[[list[str]], None]
             # A single failure is harmless, and repeated ones are reported once.
             failures += 1
             if failures == 2:
-                print(f"Cannot scan now: {error} No file counts as gone meanwhile; trying again.", file=sys.stderr)
+                say(f"Cannot scan now: {error} No file counts as gone meanwhile; trying again.")
             time.sleep(interval)
             continue
         pause = max(interval, 10 * (time.monotonic() - begun))

@@ -293,7 +293,7 @@ def _bytes_of(pid: int) -> int:
 @pytest.mark.promise("files", "Eight hostile files at once stay within the memory limit")
 def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(few, tmp_path):
     files = [few.folder / name for name in HUNGRY]
-    options = ["--model", few.model, "--output", tmp_path / "gallery", "--batch-size", len(HUNGRY)]
+    options = ["--model", few.model, "--output", tmp_path / "gallery"]
     running = few.commands.start("-m", "scalar_retrieval.search", "index", *files, *options)
     most, stop = 0, time.monotonic() + 120
     while (family := _family(running.pid)) and time.monotonic() < stop:

@@ -22,7 +22,7 @@ WRONG = {
     "index clips --output new --model all-MiniLM": ["'all-MiniLM'", "Did you mean 'light'?"],
     "index clips --output new --limit memory=much": ["memory", "much"],
     "index clips --output new --words-of nowhere": NO_GALLERY,
-    "index clips --output new --segment 0": ["--segment", "'0'"],
+    "index clips --output new --segment 0": ["`segment`", "'0'"],
     "index clips --output new --cluster tcp://10.0.0.5:8786": ["scalar-retrieval[cluster]"],
     "index clips --output new --read-text": ["scalar-retrieval[screen]"],
     "index clips --output new --model light": ["scalar-retrieval[search]"],

@@ -122,7 +122,7 @@ def is_running(group: int) -> bool:
 @pytest.mark.parametrize(
     "argv",
     [
-        "-m scalar_retrieval.search index data/test data/train --model model --output out --batch-size 1",
+        "-m scalar_retrieval.search index data/test data/train --model model --output out",
         "-m scalar_retrieval.eval run --model model --benchmark miniature --root data --output out",
         "-m evidence miniature --output out --num-train 90 --num-validation 0 --num-test 90 --num-proc 2",
     ],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -116,7 +116,7 @@ class Writer:
         """Drop uncommitted changes, and let others write."""
         self._held.close()
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

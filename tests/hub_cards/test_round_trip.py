@@ -18,14 +18,13 @@ from huggingface_hub import hf_hub_download
 
 from evidence.building import build_backbone
 from evidence.miniature.generation import generate
+from scalar_retrieval import index
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.run import RunConfig
 from scalar_retrieval.eval.run import run as evaluate
 from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.hub_cards.privacy import check_card
 from scalar_retrieval.modeling_scalar import load_model
-from scalar_retrieval.search.index_folder import index_folder
-from scalar_retrieval.search.settings import IndexConfig
 from scalar_retrieval.trainer.recipe import parse_arguments
 from scalar_retrieval.trainer.semantic_targets import make_semantic_targets
 from tests.conftest import ROOT
@@ -76,8 +75,7 @@ def made(unless_fast, tmp_path_factory):
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "1")
         settings = {"rates": (0.0, 0.5), "depths": (3,), "progress": False}
         evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
-    paths = [folder / "data" / "test"]
-    index_folder(IndexConfig(paths=paths, model=str(folder / "adapter"), output=folder / "gallery"))
+    index(folder / "data" / "test", folder / "gallery", folder / "adapter")
     return folder
 
 
@@ -220,11 +218,10 @@ def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
         INPUTS
         + f"""
 import json
+from scalar_retrieval import index
 from scalar_retrieval.eval.run import RunConfig, run
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from scalar_retrieval.search.index_folder import index_folder
-from scalar_retrieval.search.settings import IndexConfig
 from scalar_retrieval.trainer.run import _build_model
 from scalar_retrieval.trainer.recipe import parse_arguments
 
@@ -234,8 +231,7 @@ with torch.no_grad():
 root = {str(made / "data")!r}
 settings = {{"rates": (0.0,), "two_stage": False, "progress": False, "plugins": ["evidence.miniature"]}}
 result = run(RunConfig("results", "user/adapter", "miniature", root, **settings))
-paths = [Path({str(made / "data" / "test")!r})]
-index_folder(IndexConfig(paths=paths, model="user/adapter", output=Path("gallery")))
+index({str(made / "data" / "test")!r}, "gallery", "user/adapter")
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
 adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]))
 bases = [vars(adapted.peft_config["default"])["revision"]]
@@ -247,9 +243,7 @@ with torch.no_grad():
 print(json.dumps([scores, result["retrieval"]["rates"][0]["methods"], result["embedded"]["weights"], bases]))
 """
     )
-    (tmp_path / "script.py").write_text(
-        f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(ROOT)!r})\n{script}"
-    )
+    (tmp_path / "script.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{script}")
     done = subprocess.run(
         [sys.executable, tmp_path / "script.py"],
         cwd=tmp_path,

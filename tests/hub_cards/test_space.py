@@ -14,12 +14,11 @@ from sentence_transformers import SentenceTransformer
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from scalar_retrieval import index
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar.light_model import LIGHT_PACKAGES
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.index_folder import index_folder
 from scalar_retrieval.search.service import server
-from scalar_retrieval.search.settings import IndexConfig
 from tests.hub_cards.pushing import push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
@@ -40,7 +39,7 @@ def published(hub, tmp_path, model_dir):
     """A gallery on the Hub, and the model that made it."""
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "low.wav").write_bytes(wav(tone(16_000, 200)))
-    index_folder(IndexConfig(paths=[tmp_path / "clips"], model=str(model_dir), output=tmp_path / "gallery"))
+    index(tmp_path / "clips", tmp_path / "gallery", model_dir)
     push_model(model_dir, "user/model")
     push_gallery(tmp_path / "gallery", "user/gallery", media=True)
     return SimpleNamespace(api=hub.api())
@@ -83,7 +82,7 @@ def test_a_published_gallery_is_searched_by_its_address_and_with_its_model(publi
 def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tmp_path):
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "low_bell.wav").write_bytes(wav(tone(16_000, 200)))
-    index_folder(IndexConfig(paths=[tmp_path / "clips"], output=tmp_path / "gallery"))
+    index(tmp_path / "clips", tmp_path / "gallery")
     push_gallery(tmp_path / "gallery", "user/gallery")
     push_space("user/demo", gallery="user/gallery")
     shutil.rmtree(tmp_path / "gallery"), shutil.rmtree(tmp_path / "clips")

@@ -126,8 +126,6 @@ def index(commands, archive, tiny_model_dir):
             tiny_model_dir,
             "--output",
             output,
-            "--dtype",
-            "float32",
             "--segment",
             "none",
             *options,

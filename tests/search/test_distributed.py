@@ -26,6 +26,7 @@ from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.reading import Job, Reader
 from scalar_retrieval.search.setup import Setup
 from tests.media_corpus import cut, media
+from tests.search.further import index_with
 
 dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
 from scalar_retrieval.search.distributed import Cluster  # noqa: E402
@@ -73,11 +74,13 @@ def index(videos, tiny_model_dir):
     """Runs `scalar index`, here with a single thread, as Dask's workers have."""
 
     def run(output, *options, folder=videos, code=0):
-        arguments = ["index", folder, "--model", tiny_model_dir, "--output", output, "--dtype", "float32"]
+        arguments = ["index", folder, "--model", tiny_model_dir, "--output", output, *options]
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            result = CliRunner().invoke(app, [*map(str, arguments), "--batch-size", "4", *map(str, options)])
+            with pytest.MonkeyPatch.context() as monkeypatch:
+                index_with(monkeypatch, dtype="float32", batch_size=4)
+                result = CliRunner().invoke(app, list(map(str, arguments)))
         finally:
             torch.set_num_threads(before)
         assert result.exit_code == code, result.output

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import scalar_retrieval
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
@@ -23,6 +24,7 @@ from scalar_retrieval.search.sources import title_of_name
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
+from tests.search.further import index_with
 from tests.search.recognizing import save_ctc
 from tests.search.test_scenes import chapters_of
 
@@ -129,7 +131,7 @@ def test_each_clip_is_found_by_its_evidence_and_the_largest_weight_names_it(plac
 def test_texts_of_a_list_are_searched_and_change_with_it(place):
     (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\nclips/b.mp4,\n")
     told = run("index", "list.csv", "--model", "light", "--output", "other").stderr
-    assert "Unused columns of list.csv: mood. --text NAME" in told
+    assert "Unused columns of list.csv: mood. To search in one" in told
     index("clips", "list.csv", "--model", "light", "--text", "mood")
     moods = {name: mask[4] for name, mask in presence()[1].items()}
     assert moods == {"a.mp4": 1, "b.mp4": 0, "c.mp4": 0, "d.mp4": 0}
@@ -151,7 +153,7 @@ def test_other_modalities_need_a_new_gallery_which_takes_over_transcripts(place)
     index("clips", "--model", "light")
     refused = index("clips", "--text", "mood", code=1).stderr
     assert "has the modalities video, title, subtitle, screen, not mood" in refused
-    assert "--words-of gallery" in refused and presence()[0] == ("video", "title", "subtitle", "screen")
+    assert "as `words_of`" in refused and presence()[0] == ("video", "title", "subtitle", "screen")
 
 
 @pytest.mark.promise("files", "A file in which nothing was found is tried again once there is a further source")
@@ -254,24 +256,26 @@ def test_light_is_not_looked_for_on_the_hub(place, monkeypatch):
     assert best("bread recipe") == ("a.mp4", "title")
 
 
-def test_light_is_the_default_and_says_how_long_all_files_will_take(place):
-    reported = index("clips", "--batch-size", "1").stderr
+def test_light_is_the_default_and_says_how_long_all_files_will_take(place, monkeypatch):
+    index_with(monkeypatch, batch_size=1)
+    reported = index("clips").stderr
     assert Gallery.open("gallery").model == "light"
     assert "4 files, less than a minute at " in reported and " s a clip." in reported
     assert "files, " not in index("clips").stderr  # nothing is left to do
 
 
 def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):
-    index("clips", "--frames", "2")
-    gallery = Gallery.open("gallery")
+    gallery = scalar_retrieval.index("clips", "gallery", frames=2)
     assert gallery.metadata["num_frames"] == 2 and gallery.load_model().processor.num_frames == 2
-    assert "other settings of --frames and --sound-seconds" in index("clips", "--frames", "3", code=1).stderr
-    assert "4 unchanged" in index("clips", "--frames", "2").stdout
-    refused = run("index", "clips", "--output", "other", "--sound-seconds", "5", code=1).stderr
-    assert "what the model hears of a clip, which is nothing" in refused
+    with pytest.raises(ValueError, match="other values of `frames` and `sound_seconds`"):
+        scalar_retrieval.index("clips", "gallery", frames=3)
+    assert "4 unchanged" in index("clips").stdout
+    assert scalar_retrieval.index("clips", "gallery", frames=2).metadata["num_frames"] == 2
+    with pytest.raises(ValueError, match="what the model hears of a clip, which is nothing"):
+        scalar_retrieval.index("clips", "other", sound_seconds=5)
     encoder = write_joint_encoder(place / "encoder")
-    run("index", "clips", "--model", encoder, "--output", "joint", "--sound-seconds", "5")
-    assert Gallery.open("joint").load_model().processor.max_audio_seconds == 5
+    gallery = scalar_retrieval.index("clips", "joint", encoder, sound_seconds=5)
+    assert gallery.load_model().processor.max_audio_seconds == 5
 
 
 def test_a_title_is_that_of_the_file_or_its_names_and_that_of_the_chapters_of_a_window():
@@ -381,4 +385,4 @@ def test_words_of_another_gallery_that_have_no_place_here_are_named(place, sound
     encoder = write_joint_encoder(place / "encoder")
     told = run("index", "clips", "--model", encoder, "--words-of", "gallery", "--output", "other").stderr
     assert "The words of 2 files of gallery are not used, as this gallery has no modality `screen`." in told
-    assert "new one with --text screen" in told and "no modality `title`" in told
+    assert "new one with the `text` screen" in told and "no modality `title`" in told

@@ -11,6 +11,7 @@ from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.search.__main__ import app
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
+from tests.search.further import index_with
 from tests.search.small_folder import run, write_clips
 
 
@@ -23,8 +24,9 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_files_are_indexed_and_found_by_a_joint_encoder(place):
-    reported = run("index", "clips", "--model", "encoder", "--output", "gallery", "--dtype", "float32")
+def test_files_are_indexed_and_found_by_a_joint_encoder(place, monkeypatch):
+    index_with(monkeypatch, dtype="float32")
+    reported = run("index", "clips", "--model", "encoder", "--output", "gallery")
     assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in reported and "30 ms" in reported
     gallery = Gallery.open(place / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]

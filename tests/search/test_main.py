@@ -13,6 +13,7 @@ import torch
 from datasets import load_from_disk
 from typer.testing import CliRunner
 
+import scalar_retrieval
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES
 from scalar_retrieval.gallery.store.described import fitted_to
@@ -86,9 +87,8 @@ def test_what_a_gallery_cannot_be_is_reported_before_the_model_is_loaded(place, 
     index()
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
     options = ("--model", "model", "--output")
-    assert (
-        "holds vectors in float16" in run("index", "clips", *options, "gallery", "--dtype", "float32", code=1).stderr
-    )
+    with pytest.raises(ValueError, match="holds vectors in float16"):
+        scalar_retrieval.index("clips", "gallery", "model", dtype="float32")
     assert "something other than a gallery" in run("index", "clips", *options, "clips", code=1).stderr
     for arguments in (
         ("index", "clips", *options, "postgresql://localhost/media/videos"),

@@ -492,7 +492,7 @@ def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, 
 
 
 def test_the_commands_push_query_and_verify_a_table(place, database, tmp_path):  # noqa: F811
-    index("clips", "--dtype", "float32")
+    index("clips")
     address = f"{database}/clips"
     assert "2 new, 0 changed, 0 unchanged, 0 removed; 2 clips" in run("push", "gallery", address).stdout
     for asked in (["audio", "-k", "2"], ["--like", "clips/cat.mp4"], ["audio", "--path", "cat*"], ['"audio"']):

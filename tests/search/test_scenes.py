@@ -38,7 +38,7 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
         assert "0 changed" in reported and [name for name in names() if name.startswith("film")] == of_film
     assert len([name for name in names() if name.startswith("more")]) == 2
     reported = index("--segment", "6", code=1).stderr
-    assert "holds scenes of at most 6 seconds. Omit --segment" in reported
+    assert "holds scenes of at most 6 seconds. Omit `segment`" in reported
     index("--output", "other", "--segment", "6")
     reported = index("--output", "other", "--segment", "scenes", code=1).stderr
     assert "holds windows of 6 seconds. Omit --segment" in reported

@@ -10,6 +10,7 @@ from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.file_state import is_as_known
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.watching import watch
+from tests.search.further import index_with
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 from tests.search.test_sources import make_unlistable
 
@@ -32,6 +33,7 @@ def looks_of(folder, steps, monkeypatch, find=None):
             find or (lambda: [str(path) for path in sorted(folder.glob("*.mp4"))]),
             lambda files: now.append([os.path.basename(file) for file in files]),
             7,
+            print,
         )
     return passed
 
@@ -66,7 +68,7 @@ def test_a_look_that_fails_is_skipped_and_nothing_is_gone_in_it(tmp_path, monkey
     steps = [nothing, leave, nothing, nothing, come, nothing, (folder / "a.mp4").unlink, nothing, nothing]
     passed = looks_of(folder, steps, monkeypatch, find=lambda: find_files([folder]))
     assert passed == [[], [["a.mp4"]], [], [], [], [], [], [], [[]], []]
-    assert capsys.readouterr().err.count("Cannot scan now: There is no file or folder") == 1
+    assert capsys.readouterr().out.count("Cannot scan now: There is no file or folder") == 1
 
 
 def test_a_file_that_is_gone_is_reported_after_two_looks(tmp_path, monkeypatch):
@@ -95,7 +97,7 @@ def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
         "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock))
     )
     with pytest.raises(KeyboardInterrupt):
-        watch(lambda: [], lambda *_: None, 7)
+        watch(lambda: [], lambda *_: None, 7, print)
     assert pauses == [7, 20]
 
 
@@ -157,7 +159,8 @@ def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_comm
     monkeypatch.setattr(
         "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0)
     )
-    arguments = ("clips", "--model", "model", "--output", "gallery", "--batch-size", "1", "--watch")
+    index_with(monkeypatch, batch_size=1)
+    arguments = ("clips", "--model", "model", "--output", "gallery", "--watch")
     assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
 
 
@@ -212,7 +215,7 @@ def test_a_folder_that_is_moved_while_it_is_listed_keeps_its_clips(place, monkey
 def test_what_cannot_be_watched_is_reported(place):  # noqa: F811
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
     arguments = ("--model", "model", "--output", "gallery")
-    assert "`--watch` takes folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
+    assert "`watch` takes folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
 
 
 def test_index_counts_what_clips_lack(place):  # noqa: F811

@@ -16,6 +16,7 @@ from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
+from tests.search.further import index_with
 from tests.search.test_indexing import of
 
 TALK = ["talk.mkv#t=0,2", "talk.mkv#t=2,4", "talk.mkv#t=4"]
@@ -35,6 +36,7 @@ def loaded(encoder):
 @pytest.fixture
 def place(encoder, loaded, tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: loaded)
+    index_with(monkeypatch, dtype="float32")
     (tmp_path / "encoder").symlink_to(encoder)
     (tmp_path / "clips").mkdir()
     write_talk(tmp_path)
@@ -57,7 +59,7 @@ def run(*arguments, code=0):
 
 
 def index(*options, code=0):
-    arguments = ["--model", "encoder", "--output", "gallery", "--dtype", "float32"]
+    arguments = ["--model", "encoder", "--output", "gallery"]
     return run("index", "clips", *arguments, *options, code=code)
 
 
