@@ -41,7 +41,7 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     assert "holds scenes of at most 6 seconds. Omit `segment`" in reported
     index("--output", "other", "--segment", "6")
     reported = index("--output", "other", "--segment", "scenes", code=1).stderr
-    assert "holds windows of 6 seconds. Omit --segment" in reported
+    assert "holds windows of 6 seconds. Omit `segment`" in reported
 
 
 def test_how_files_are_cut_is_checked_before_anything_is_read(films):

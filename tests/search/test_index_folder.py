@@ -1,0 +1,195 @@
+"""Indexing from Python, as a new user would."""
+
+import inspect
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import scalar_retrieval
+from scalar_retrieval import index
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.hits import HitLists, Hits
+from scalar_retrieval.search.__main__ import app
+from scalar_retrieval.search.settings import IndexConfig
+from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import tone, wav
+from tests.search.small_folder import write_clips
+
+BOTH = ["both.mkv", "sound.wav"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return write_joint_encoder(tmp_path_factory.mktemp("index") / "encoder")
+
+
+@pytest.fixture
+def place(encoder, tmp_path, monkeypatch):
+    (tmp_path / "encoder").symlink_to(encoder)
+    write_clips(tmp_path / "clips")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(gallery):
+    return sorted(Path(name).name for name in gallery.clip_ids)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    ["clips", Path("clips"), ["clips"], ("clips/both.mkv", Path("clips/sound.wav")), "list.csv"],
+    ids=["text", "path", "list", "files", "list of files"],
+)
+def test_what_is_indexed_may_be_given_in_any_way(paths, place, capsys):
+    Path("list.csv").write_text("path\nclips/both.mkv\nclips/sound.wav\n")
+    gallery = index(paths, Path("gallery"), Path("encoder"), progress=False)
+    assert names(gallery) == BOTH == names(Gallery.open("gallery")) and gallery.newest() is gallery
+    assert capsys.readouterr() == ("", "")
+
+
+def test_with_progress_everything_is_printed_on_stderr(place, capsys):
+    index("clips", "gallery", "encoder")
+    printed, reported = capsys.readouterr()
+    assert printed == "" and "2 new, 0 changed, 0 unchanged, 0 unreadable; 2 clips in the gallery" in reported
+    assert "parameters in float32" in reported
+
+
+def test_settings_of_a_new_gallery_are_kept_by_later_calls(place):
+    gallery = index("clips", "gallery", "encoder", text="title", segment=1, dtype="float32", progress=False)
+    assert gallery.dtype == "float32" and gallery.modalities == ("video", "audio", "subtitle", "title")
+    assert gallery.metadata["segment"] == 1 and any("#t=" in name for name in gallery.clip_ids)
+    (place / "more.wav").write_bytes(wav(tone(32_000)))
+    later = index("more.wav", "gallery", progress=False)
+    assert len(later) == len(gallery) + 2 and later.dtype == "float32"
+
+
+def test_an_open_gallery_is_added_to_and_remains_as_it_was(place):
+    gallery = index("clips/both.mkv", "gallery", "encoder", progress=False)
+    first = gallery.index("clips/sound.wav", progress=False)
+    (place / "more.wav").write_bytes(wav(tone(16_000)))
+    second = first.index([place / "more.wav"], progress=False)
+    assert [names(state) for state in (gallery, first, second)] == [
+        ["both.mkv"],
+        BOTH,
+        ["both.mkv", "more.wav", "sound.wav"],
+    ]
+    assert second.index("clips", progress=False).clip_ids == second.clip_ids  # nothing is new
+    assert second.metadata == gallery.metadata
+
+
+def test_a_file_that_cannot_be_read_is_a_warning_that_names_it(place):
+    Path("clips/broken.mp4").write_text("no film")
+    with pytest.warns(UserWarning, match="1 of 3 files were not read, or not in full") as caught:
+        gallery = index("clips", "gallery", "encoder", progress=False)
+    assert f"{place}/clips/broken.mp4: not a readable video or audio file" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    (failed,) = gallery.failed_files()
+    assert failed.path == f"{place}/clips/broken.mp4" and "not a readable" in failed.reason
+    assert names(gallery) == BOTH
+    with pytest.warns(UserWarning, match="broken.mp4"):
+        index("clips", "gallery", progress=False)
+
+
+def test_what_is_left_out_is_a_warning_too(place):
+    Path("list.csv").write_text("path,mood\nclips/both.mkv,quiet\n")
+    with pytest.warns(UserWarning, match="Unused columns of list.csv: mood. To search in one, name it as `text`"):
+        index("list.csv", "gallery", "encoder", progress=False)
+
+
+def test_the_report_can_be_had_instead(place, capsys):
+    Path("clips/broken.mp4").write_text("no film")
+    reports = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        index("clips", "gallery", "encoder", progress=False, on_report=reports.append)
+    ((first, *others),) = (report.values() for report in reports)
+    assert len(others) == 2 and first.path.endswith("both.mkv") and first.status == "new"
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"paths": "nowhere"}, "There is no file or folder 'nowhere'."),
+        ({"paths": []}, "`paths` must name at least one folder, file or list."),
+        ({"paths": "nothing"}, "No video or audio file in 'nothing'."),
+        ({"output": "list.csv"}, "list.csv is a file; a gallery is a folder."),
+        ({"output": "clips"}, "clips contains something other than a gallery"),
+        ({"output": "postgresql://localhost/media/videos"}, "Expected a folder, not the address of a table"),
+        ({"output": "hf://datasets/user/name"}, "A published gallery cannot be changed"),
+        ({"model": "lite"}, "There is no model folder 'lite'"),
+        ({"text": "Title!"}, "The name of a modality must consist of lowercase letters"),
+        ({"segment": 0}, "`segment` must be `scenes`, `none`, or a number of seconds, at least 1; got 0."),
+        ({"segment": "minutes"}, "`segment` must be .* got 'minutes'"),
+        ({"dtype": "float64"}, "Vectors are stored in float16 or float32, got 'float64'. Choose one as `dtype`."),
+        ({"frames": 0}, "`frames` must be a whole number from 1, got 0."),
+        ({"frames": 2.5}, "`frames` must be a whole number from 1, got 2.5."),
+        ({"sound_seconds": 0.5}, r"`sound_seconds` must be a number in \[1, .*got 0.5."),
+        ({"batch_size": 0}, "`batch_size` must be a whole number from 1, got 0."),
+        ({"watch": True, "paths": "list.csv"}, r"`watch` takes folders and files, not lists, got \['list.csv'\]"),
+        ({"transcribe": "whisper"}, "There is no model folder 'whisper'"),
+        ({"words_of": "nowhere"}, "There is no gallery in 'nowhere'"),
+        ({"exclude": ""}, "A path pattern must have 1 to 4096 characters"),
+        ({"limits": "memory=much"}, "The limit `memory` must be a number such as 70e6 or 2GiB, got 'much'."),
+        ({"limits": ["speed=1"]}, "A limit must be NAME=VALUE"),
+    ],
+)
+def test_a_wrong_argument_is_answered_before_a_model_is_loaded(arguments, message, place, monkeypatch):
+    Path("list.csv").write_text("path\nclips/both.mkv\n")
+    Path("nothing").mkdir()
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
+    with pytest.raises((ValueError, OSError), match=message):
+        index(**{"paths": "clips", "output": "gallery", "model": "encoder"} | arguments)
+    assert not Path("gallery").exists()
+
+
+def test_an_argument_that_does_not_exist_is_a_type_error(place):
+    with pytest.raises(TypeError, match="colour"):
+        index("clips", "gallery", colour="red")
+    with pytest.raises(TypeError, match="title"):
+        Gallery.from_arrays(["a"], {"video": torch.eye(1)}).search(torch.eye(1), title=True)
+
+
+def test_a_gallery_of_another_model_is_refused(place, tmp_path):
+    index("clips/sound.wav", "gallery", "encoder", progress=False)
+    other = write_joint_encoder(tmp_path / "other")
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
+        index("clips", "gallery", "other", progress=False)
+    own = Gallery.from_arrays(["a"], {"video": torch.eye(1)}, path="own")
+    with pytest.raises(ValueError, match="own does not say which model made it. Name it by `model`."):
+        own.index("clips", progress=False)
+
+
+def test_every_option_of_the_command_is_an_argument_of_the_function():
+    arguments = inspect.signature(index).parameters
+    options = set(IndexConfig.__dataclass_fields__)
+    assert options < set(arguments)
+    assert set(arguments) - options == {"dtype", "frames", "sound_seconds", "batch_size", "progress", "on_report"}
+    assert set(inspect.signature(Gallery.index).parameters) < {"self", *arguments}
+
+
+def test_the_command_makes_the_gallery_of_the_function(place):
+    ours = index("clips", "ours", "encoder", progress=False)
+    result = CliRunner().invoke(app, ["index", "clips", "--model", "encoder", "--output", "theirs"])
+    theirs = Gallery.open("theirs")
+    assert result.exit_code == 0 and ours.clip_ids == theirs.clip_ids
+    assert ours.modality_embeds().equal(theirs.modality_embeds())
+
+
+def test_a_name_that_the_package_does_not_have_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="indexes"):
+        scalar_retrieval.indexes  # noqa: B018
+
+
+def test_one_text_gives_hits_and_several_give_lists(place):
+    gallery = index("clips", "gallery", "encoder", progress=False)
+    assert isinstance(gallery.search("a dog"), Hits) and isinstance(gallery.search(["a dog"]), HitLists)
+    assert isinstance(gallery.search(like=gallery.clip_ids[0]), Hits)
+    with gallery.writer("own", "float32") as writer:
+        writer.put_clips(["a"], gallery.modality_embeds()[:1], gallery.modality_mask[:1])
+        writer.commit()
+    assert Gallery.open("own").dtype == "float32"
