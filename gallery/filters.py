@@ -127,31 +127,31 @@ class Filter:
     Conditions that a clip must meet, all of them, to be found.
 
     Args:
-        paths (`tuple[str]`): patterns, one of which must match the path. `*` and `?` match within a folder or file
-            name, `**` any number of folders, `[...]` one of some characters, as in `fnmatch`. A pattern without a
-            leading `/` may match from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that
+        paths (`str`, or several): patterns, one of which must match the path. `*` and `?` match within a folder or
+            file name, `**` any number of folders, `[...]` one of some characters, as in `fnmatch`. A pattern without
+            a leading `/` may match from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that
             matches a folder matches everything in it.
         min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip or window in
             seconds, both included.
         after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file, or the
             subtitle file next to it, was last changed: from `after` (included) to `before` (excluded). A date alone is
             its first moment; the default zone is UTC.
-        has (`tuple[str]`), lacks (`tuple[str]`): modalities that the clip must have, and must not have.
-        words (`tuple[str]`): words or phrases, all of which must be said in the clip or be in another of its texts;
-            see [`~scalar_retrieval.gallery.words.folding`]. In a query, these are in quotation marks.
+        has (`str`, or several), lacks (`str`, or several): modalities that the clip must have, and must not have.
+        words (`str`, or several): words or phrases, all of which must be said in the clip or be in another of its
+            texts; see [`~scalar_retrieval.gallery.words.folding`]. In a query, these are in quotation marks.
 
     Raises:
         ValueError: no clip could meet the conditions, or a value is invalid.
     """
 
-    paths: tuple[str, ...] = ()
+    paths: str | Sequence[str] = ()
     min_duration: float | None = None
     max_duration: float | None = None
-    after: datetime | None = None
-    before: datetime | None = None
-    has: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    after: datetime | str | None = None
+    before: datetime | str | None = None
+    has: str | Sequence[str] = ()
+    lacks: str | Sequence[str] = ()
+    words: str | Sequence[str] = ()
 
     def __post_init__(self):
         # Values in one form, so that equal filters are equal: a single text is a tuple of one, dates are moments.

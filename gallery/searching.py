@@ -28,9 +28,7 @@ from .second_stage.reranking import rerank as rerank_hits
 from .store.described import Described, score_options_of
 from .store.windows import SEGMENT
 
-_QUERY_BLOCK = 1024
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
-_FILTERS = 8  # filters whose results are cached
 
 
 class ScoreParameters(TypedDict, total=False):

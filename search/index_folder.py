@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from scalar_retrieval.commands.schema import check_value, size
-from scalar_retrieval.commands.texts import print_message
+from scalar_retrieval.commands.texts import print_message, printable
 from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
@@ -42,16 +42,24 @@ from .states import FileState, Report, Status
 DEFAULT_MODEL = LIGHT
 """The model of a new gallery; it needs neither training nor a download."""
 _INTERVAL = 5.0  # seconds between scans of watched folders
-_NAMED = 5  # files that a warning names
 _NUMBERS = {"frames": (None, size), "sound_seconds": (None, "[1, inf)"), "batch_size": size}
 
 StrPath = str | os.PathLike[str]
-Say = Callable[[str], object]
-"""What passes a message on to the user."""
+Say = Callable[..., None]
+"""What passes lines on to the user."""
 
 
-def _silent(message: str) -> None:
-    """Nobody reads messages."""
+def _print(*lines: str) -> None:
+    for line in lines:
+        print_message(line)
+
+
+def _warn(*lines: str) -> None:
+    warnings.warn(printable(lines, "utf-8"), stacklevel=3)
+
+
+def _ignore(*lines: str) -> None:
+    pass
 
 
 def _listed(given: StrPath | Sequence[StrPath]) -> list[str]:
@@ -212,23 +220,6 @@ def _report_unused_words(words_of: Path, modalities: Sequence[str], warn: Say) -
             )
 
 
-def _warn_of_failures(report: Report) -> None:
-    """Warn of the files that were not read, or not in full."""
-    failed = []
-    for state in report.of(Status.UNREADABLE, Status.EMPTY, Status.OUT_OF_REACH):
-        failed.append(f"{state.path}: {state.reason}")
-    for state in report.values():
-        if state.problems:
-            failed.append(f"{state.path}: {'; '.join(state.problems)}")
-    if failed:
-        named = "\n".join(failed[:_NAMED])
-        warnings.warn(
-            f"{len(failed)} of {len(report)} files were not read, or not in full. `Gallery.failed_files()` and "
-            f"`Gallery.problems()` tell of all, as does `progress=True`; the first are\n{named}",
-            stacklevel=3,
-        )
-
-
 # Indexing -----------------------------------------------------------------------------------------------------------
 
 
@@ -353,8 +344,8 @@ def index(
         raise ValueError(f"`watch` takes folders and files, not lists, got {lists}. Index lists without it.")
 
     # Which model, which modalities, and which files
-    say = print_message if progress else _silent
-    warn = print_message if progress else warnings.warn
+    say = _print if progress else _ignore
+    warn = _print if progress else _warn
     known = None
     if is_gallery(output):
         known = Gallery.open(output)
@@ -438,13 +429,13 @@ def index(
     for folder, reason in selection.unlisted.items():
         report.add(FileState(folder, Status.UNREADABLE, reason))
     gallery = Gallery.open(output)
+    lines = list(report.lines(gallery))
     if on_report is not None:
         on_report(report)
     elif progress:
-        for line in report.lines(gallery):
-            say(line)
-    else:
-        _warn_of_failures(report)
+        say(*lines)
+    elif report.has_failures():
+        warn(*lines)
     return gallery
 
 

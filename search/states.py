@@ -67,6 +67,12 @@ class Report(dict[str, FileState]):
         """The files with one of these statuses."""
         return [state for state in self.values() if state.status in statuses]
 
+    def has_failures(self) -> bool:
+        """Whether a file was not read, or not in full."""
+        if self.of(Status.UNREADABLE, Status.EMPTY, Status.OUT_OF_REACH):
+            return True
+        return any(state.problems for state in self.values())
+
     def counts(self) -> str:
         """The number of files with each status, as text."""
         # Some statuses are printed even if no file has them.

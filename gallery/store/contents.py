@@ -99,7 +99,7 @@ class Contents(Described):
     """A value that differs after every commit; `None` if nothing is committed in the folder."""
 
     @classmethod
-    def open(cls, path: str | os.PathLike) -> Self:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """
         Open a gallery with its tables memory-mapped.
 

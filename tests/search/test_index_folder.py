@@ -82,7 +82,7 @@ def test_an_open_gallery_is_added_to_and_remains_as_it_was(place):
 
 def test_a_file_that_cannot_be_read_is_a_warning_that_names_it(place):
     Path("clips/broken.mp4").write_text("no film")
-    with pytest.warns(UserWarning, match="1 of 3 files were not read, or not in full") as caught:
+    with pytest.warns(UserWarning, match="2 new, 0 changed, 0 unchanged, 1 unreadable") as caught:
         gallery = index("clips", "gallery", "encoder", progress=False)
     assert f"{place}/clips/broken.mp4: not a readable video or audio file" in str(caught[0].message)
     assert caught[0].filename == __file__
