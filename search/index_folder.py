@@ -84,26 +84,28 @@ def _model_of(known: Gallery | None) -> str:
     return DEFAULT_MODEL
 
 
-def _choose_segment(writer: GalleryWriter, segment: float | str | None, has_clips: bool) -> None:
-    """Record in the metadata how files are cut; fixed once the gallery holds clips."""
-    if segment is None and (has_clips or SEGMENT in writer.metadata):
-        return
+def _cutting(segment: float | str | None, known: Gallery | None) -> dict[str, float | bool | None]:
+    """What the metadata shall say of how files are cut, if that is not said; fixed once a gallery holds clips."""
+    if segment is None and known is not None and (len(known) or SEGMENT in known.metadata):
+        return {}
     # What is asked for
     wanted = {SEGMENT: segment, SCENES: False}
     if segment in (None, "scenes"):
         wanted = {SEGMENT: LONGEST_SCENE, SCENES: True}
     elif segment == "none":
         wanted[SEGMENT] = None
+    if known is None or not len(known):
+        return wanted
     # What the gallery has
-    found = {SEGMENT: writer.metadata.get(SEGMENT), SCENES: bool(writer.metadata.get(SCENES))}
-    if has_clips and found != wanted:
+    found = {SEGMENT: known.metadata.get(SEGMENT), SCENES: bool(known.metadata.get(SCENES))}
+    if found != wanted:
         kind = "whole files"
         if found[SCENES]:
             kind = f"scenes of at most {found[SEGMENT]:g} seconds"
         elif found[SEGMENT] is not None:
             kind = f"windows of {found[SEGMENT]:g} seconds"
-        raise ValueError(f"{writer.folder} holds {kind}. Omit `segment`, or index into a new gallery.")
-    writer.metadata |= wanted
+        raise ValueError(f"{known.path} holds {kind}. Omit `segment`, or index into a new gallery.")
+    return {}
 
 
 def _reading(frames: int | None, sound_seconds: float | None, known: Gallery | None) -> dict[str, float]:
@@ -306,7 +308,7 @@ def index(
         progress (`bool`): print a progress bar, and what became of the files, on stderr. Without it, only what could
             not be read or is left out is told, by warnings.
         on_report (`Callable`, *optional*): called with the [`~scalar_retrieval.search.states.Report`], the state of
-            every file, instead.
+            every file, instead of telling what became of them.
 
     Returns:
         The gallery as it is now. Its `failed_files()` were not read in full, for the reason that each names.
@@ -343,7 +345,7 @@ def index(
     if watch and lists:
         raise ValueError(f"`watch` takes folders and files, not lists, got {lists}. Index lists without it.")
 
-    # Which model, which modalities, and which files
+    # Which model, which modalities, how clips are read, and which files
     say = _print if progress else _ignore
     warn = _print if progress else _warn
     known = None
@@ -356,6 +358,8 @@ def index(
     if read_text:
         further.append(SCREEN)
     modalities = _modalities(further, model, known)
+    _cutting(segment, known)  # only checked here, as another process may begin the gallery
+    reading = _reading(frames, sound_seconds, known)
     columns = further_texts(modalities or ())
     selection = FileSelection(_listed(exclude))
     files, texts = find_clips(paths, selection, columns)
@@ -381,7 +385,7 @@ def index(
         recognizer_name=recognizer_name,
         read_text=read_text,
         limits=decoding,
-        reading=_reading(frames, sound_seconds, known),
+        reading=reading,
     )
 
     # Only this process writes to the gallery from here on.
@@ -404,7 +408,7 @@ def index(
             writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
-        _choose_segment(writer, segment, len(there) > 0)
+        writer.metadata |= _cutting(segment, there)
         if words_of is not None:
             Transcripts(words_of).copy(writer.folder)
             _report_unused_words(words_of, loaded.processor.modalities, warn)

@@ -182,7 +182,7 @@ def table(**clip: Any) -> Damage:
 WRONG = [
     usage("no command", "-m scalar_retrieval.search", "Usage:"),
     usage("an unknown option", "-m scalar_retrieval.search info gallery --verbose", "--verbose"),
-    usage("no port", "-m scalar_retrieval.search serve gallery --port 70000", "70000"),
+    usage("no port", "-m scalar_retrieval.search serve gallery --port 70000", "65535"),
     usage("eval without output", "-m scalar_retrieval.eval run --embeddings embeddings", "--output"),
     usage("a conversion to nowhere", CONVERT.removesuffix(" --output out"), "--output"),
     # Words are printed as they can be read, and never steer a terminal.
