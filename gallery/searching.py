@@ -105,56 +105,18 @@ def search(
     **score_parameters: Unpack[ScoreParameters],
 ) -> Hits | HitLists:
     """
-    Find the k best clips of each query, exactly.
-
-    Scores are computed for every clip; SCALAR's score is first bounded in eight bits, and computed in float64 unless
-    the bound proves that the clip is not among the best (see [`~scalar_retrieval.gallery.exact.ranking`]).
+    Find the k best clips of each query in anything that can be searched, exactly.
 
     Args:
-        searcher ([`~scalar_retrieval.gallery.searcher.Searcher`]): what is searched; `Gallery.search` gives its own,
-            and its model.
-        queries (`str`, `list[str]`, or a float tensor or array of shape `(Q, D)`): texts, which the
-            gallery's own model embeds (see [`~scalar_retrieval.gallery.querying.load_query_model`]), or vectors of
-            unit norm. Parts of a text in quotation marks must be said in a clip,
-            see [`~scalar_retrieval.gallery.querying.split_query`].
-        k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
-        query_temperature (`float`, *optional*): by default the gallery's own.
-        method (`str`, *optional*): as in `retrieval_scores`, such as `"scalar"` or the name of a modality; by default
-            the model's own, for vectors `"scalar"`. Clips for which it is undefined are not found.
+        searcher ([`~scalar_retrieval.gallery.searcher.Searcher`]): what is searched.
         load (`Callable`, *optional*): returns the [`~scalar_retrieval.gallery.querying.QueryModel`] that embeds texts,
             and is called if there are some; by default the model is loaded for each call.
-        like (`str` or [`~scalar_retrieval.gallery.querying.Likeness`], *optional*): instead of queries, a clip: finds
-            those most similar to it, without itself; or an outside file, embedded by
-            [`~scalar_retrieval.gallery.querying.QueryModel.embed_file`]. See
-            [`~scalar_retrieval.gallery.querying.query_like`]; scales and offsets, which fit modalities to words, are
-            not used then.
-        modalities (`list[str]`, *optional*): the modalities to use, by default all; clips that have none of them are
-            not found.
-        allowed (`torch.BoolTensor` of shape `(N,)`, or [`~scalar_retrieval.gallery.filters.Filter`], *optional*):
-            which clips may be found, in gallery order, or the conditions that they must meet.
-        per_file (`bool`): in a gallery of windows, return each file once, with its best window.
-        unique (`bool`): return files with the same content once, as the first of them that is allowed; for windows,
-            those at the same seconds. `Hit.copies` are the others.
-        rerank (`int`, *optional*): for texts, number of first hits that the model's cross-encoder reorders, for which
-            it reads their files again: the second stage of [`~scalar_retrieval.gallery.second_stage.reranking`].
-        fusion_weight (`float`, *optional*): in the second stage, order by the score plus this weight times the match,
-            instead of the match alone.
         inside (`str`, *optional*): the one file whose windows may be found.
-        score_parameters ([`ScoreParameters`]): fitted parameters of the method; by default the model's. The scale and
-            offset of modalities are the gallery's own unless they are given.
 
-    Returns:
-        [`Hits`] for one text or clip; [`HitLists`], a list of `Hits`, for several queries. Best first, equal scores in
-        gallery order. They can be printed, and shown in notebooks. Their `matches_well` is None except for queries to
-        all clips, scored like the gallery, if the score of a match was fitted
-        ([`~scalar_retrieval.gallery.store.described.LEAST_SCORE`]).
+    Further args, returns and errors: as in [`~scalar_retrieval.gallery.gallery.Gallery.search`].
 
     Raises:
-        KeyError: there is no clip `like`.
-        FileNotFoundError: the model is missing.
         UnsupportedError: the searcher cannot do this.
-        ValueError: a text is empty, the shape or norm of vectors is wrong, a number is out of range, the model is not
-            the gallery's, or the clip has none of the selected modalities.
     """
     # What is asked for must make sense, and be something that the searcher can do.
     if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":

@@ -270,7 +270,7 @@ def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):
     with pytest.raises(ValueError, match="other values of `frames` and `sound_seconds`"):
         scalar_retrieval.index("clips", "gallery", frames=3)
     assert "4 unchanged" in index("clips").stdout
-    assert scalar_retrieval.index("clips", "gallery", frames=2).metadata["num_frames"] == 2
+    assert scalar_retrieval.index("clips", "gallery", "light", frames=2).metadata["num_frames"] == 2
     with pytest.raises(ValueError, match="what the model hears of a clip, which is nothing"):
         scalar_retrieval.index("clips", "other", sound_seconds=5)
     encoder = write_joint_encoder(place / "encoder")
