@@ -130,7 +130,7 @@ def index(commands, archive, tiny_model_dir):
             "none",
             *options,
         )
-        return commands.start("-m", "scalar_retrieval.search", "index", archive.folder, *arguments)
+        return commands.start("-m", "tests.search.further", "index", archive.folder, *arguments)
 
     return start
 
