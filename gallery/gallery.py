@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from .querying import Likeness, QueryModel
     from .searching import ScoreParameters
 
+StrPath = str | os.PathLike[str]
+"""A path, however it is given."""
 
 _LOADING = Lock()
 
@@ -103,7 +105,7 @@ class Gallery(Contents):
         modality_embeds: Mapping[str, Array],
         mask: Array | None = None,
         *,
-        path: str | os.PathLike[str] | None = None,
+        path: StrPath | None = None,
         queries: pa.Table | None = None,
         method: str = "scalar",
         query_temperature: float = 0.1,
@@ -190,19 +192,19 @@ class Gallery(Contents):
         return gallery
 
     @staticmethod
-    def writer(folder: str | os.PathLike[str], dtype: str = "float16", has_codes: bool = True) -> "GalleryWriter":
+    def writer(folder: StrPath, dtype: str = "float16", has_codes: bool = True) -> "GalleryWriter":
         """What writes vectors into a gallery, for a `with` statement: [`GalleryWriter`]."""
         return GalleryWriter(folder, dtype, has_codes)
 
     def index(
         self,
-        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        paths: StrPath | Sequence[StrPath],
         *,
         batch_size: int = 8,
         prune: bool = False,
-        transcribe: str | os.PathLike[str] | None = None,
+        transcribe: StrPath | None = None,
         read_text: bool = False,
-        words_of: str | os.PathLike[str] | None = None,
+        words_of: StrPath | None = None,
         exclude: str | Sequence[str] = (),
         limits: str | Sequence[str] = (),
         cluster: str | None = None,
@@ -459,7 +461,7 @@ class Gallery(Contents):
         moved.searcher = FolderSearcher(moved, device)
         return moved
 
-    def load_model(self, model: str | os.PathLike[str] | None = None, device: str | None = None) -> "QueryModel":
+    def load_model(self, model: StrPath | None = None, device: str | None = None) -> "QueryModel":
         """Load the model that embeds texts, and keep it: [`~scalar_retrieval.gallery.querying.load_query_model`]."""
         from .querying import load_query_model
 
@@ -476,7 +478,7 @@ class Gallery(Contents):
         return newest
 
 
-def verify_gallery(path: str | os.PathLike[str]) -> tuple[Gallery, int]:
+def verify_gallery(path: StrPath) -> tuple[Gallery, int]:
     """
     Compare every file of a gallery with its hash before using its content, then check every row.
 
@@ -522,7 +524,7 @@ class GalleryWriter(Writer):
             or `dtype` is unknown.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], dtype: str = "float16", has_codes: bool = True):
+    def __init__(self, folder: StrPath, dtype: str = "float16", has_codes: bool = True):
         precision_of(dtype)
         check_writable(Path(folder))
         super().__init__(folder)
@@ -664,6 +666,7 @@ __all__ = [
     "Gallery",
     "GalleryWriter",
     "MediaFile",
+    "StrPath",
     "check_writable",
     "verify_gallery",
 ]

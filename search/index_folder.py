@@ -14,7 +14,7 @@ import torch
 from scalar_retrieval.commands.schema import check_value, size
 from scalar_retrieval.commands.texts import print_message, printable
 from scalar_retrieval.gallery.decoding import Limits
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import LIMITS, reading_of
@@ -44,7 +44,6 @@ DEFAULT_MODEL = LIGHT
 _INTERVAL = 5.0  # seconds between scans of watched folders
 _NUMBERS = {"frames": (None, size), "sound_seconds": (None, "[1, inf)"), "batch_size": size}
 
-StrPath = str | os.PathLike[str]
 Say = Callable[..., None]
 """What passes lines on to the user."""
 

@@ -147,7 +147,7 @@ def unbroken(index, tmp_path_factory):
 
 def contents(folder):
     """The bytes of a gallery, but those that tell when it was begun."""
-    names = ("gallery.json", "dataset_info.json")
+    names = ("gallery.json", "gallery-copy.json", "dataset_info.json")
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in names]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
