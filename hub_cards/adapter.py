@@ -8,8 +8,8 @@ from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
-from .evidence.evaluations import identifier
 from .publishing import Kind, PublishedModel, find_model
+from .records.evaluations import identifier
 from .settings import AdapterPush
 from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
 

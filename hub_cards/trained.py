@@ -28,7 +28,8 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     method_title,
 )
 
-from .evidence.evaluations import (
+from .privacy import without_folders
+from .records.evaluations import (
     check_weights,
     eval_results,
     identifier,
@@ -36,8 +37,7 @@ from .evidence.evaluations import (
     read_results,
     tables,
 )
-from .evidence.runs import count_parameters, read_emissions, training_table
-from .privacy import without_folders
+from .records.runs import count_parameters, read_emissions, training_table
 
 OWNED = (
     *("config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),

@@ -9,9 +9,9 @@ from safetensors.numpy import save_file
 
 from scalar_retrieval.hub_cards.privacy import check_card
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from tests.hub_cards.evidence.test_evaluations import make_content
-from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
-from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING, write_adapter
+from tests.hub_cards.records.test_evaluations import make_content
+from tests.hub_cards.records.test_evaluations import write_result as write_evaluation
+from tests.hub_cards.records.test_runs import RECIPE, TRAINING, write_adapter
 
 CODE = {
     *("scores_scalar.py", "configuration_scalar.py"),

@@ -13,13 +13,13 @@ from transformers import AutoModel
 
 from scalar_retrieval.hub_cards.adapter import adapter_card, find_base, stage_adapter
 from scalar_retrieval.hub_cards.card import Details
-from scalar_retrieval.hub_cards.evidence.evaluations import eval_results, read_results
 from scalar_retrieval.hub_cards.publishing import PublishedModel
+from scalar_retrieval.hub_cards.records.evaluations import eval_results, read_results
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model
-from tests.hub_cards.evidence.test_evaluations import SHA256
-from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
+from tests.hub_cards.records.test_evaluations import SHA256
+from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 
 
 def test_of_a_run_only_what_others_need_is_staged(adapter_dir, staged, model_dir):

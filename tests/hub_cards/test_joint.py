@@ -14,9 +14,9 @@ from scalar_retrieval.hub_cards.publishing import PublishedModel
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.lora import apply_adapters, count_parameters
 from tests.hub_cards.clean_environment import CleanEnvironment
-from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import blocks, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
+from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 from tests.hub_cards.test_round_trip import SCORE, scores_here
 from tests.joint_encoders import write_joint_encoder
 

@@ -8,8 +8,8 @@ import torch
 from scalar_retrieval.hub_cards.card import Details
 from scalar_retrieval.hub_cards.model import model_card, stage_model
 from scalar_retrieval.modeling_scalar import ScalarModel, ScalarProcessor
-from tests.hub_cards.evidence.test_runs import RECIPE, TRAINING
 from tests.hub_cards.folders import CODE, PROCESSOR, make_model, names, write_card, write_json
+from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 
 
 def test_a_whole_model_is_staged_with_the_code_of_this_version(model_dir, staged):

@@ -12,10 +12,10 @@ from scalar_retrieval.hub_cards.card import Details
 from scalar_retrieval.hub_cards.model import model_card, stage_model
 from scalar_retrieval.hub_cards.publishing import PublishedModel
 from tests.conftest import ROOT
-from tests.hub_cards.evidence.test_evaluations import make_content
-from tests.hub_cards.evidence.test_evaluations import write_result as write_evaluation
-from tests.hub_cards.evidence.test_runs import RECIPE
 from tests.hub_cards.folders import CONFIG, blocks, make_adapter, make_model, write_card, write_json, write_result
+from tests.hub_cards.records.test_evaluations import make_content
+from tests.hub_cards.records.test_evaluations import write_result as write_evaluation
+from tests.hub_cards.records.test_runs import RECIPE
 from tests.hub_cards.test_markdown import HOSTILE
 
 BASE = PublishedModel("user/base")

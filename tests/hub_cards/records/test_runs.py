@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from scalar_retrieval.hub_cards.evidence.runs import (
+from scalar_retrieval.hub_cards.records.runs import (
     count_parameters,
     read_emissions,
     training_table,

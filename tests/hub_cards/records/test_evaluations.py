@@ -7,7 +7,7 @@ from huggingface_hub import ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from scalar_retrieval.eval.reports.result_files import R1
-from scalar_retrieval.hub_cards.evidence.evaluations import (
+from scalar_retrieval.hub_cards.records.evaluations import (
     eval_results,
     read_result,
     read_results,

@@ -1,1 +1,0 @@
-"""The files published with weights about their training and their results."""

@@ -1,0 +1,1 @@
+"""The records published with weights: of their training, and of their evaluations."""
