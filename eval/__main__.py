@@ -3,22 +3,15 @@
 import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, so that Ctrl-C is handled from here on)
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 
 from scalar_retrieval.commands.errors import Commands, run_command
-from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.options import command_of, load_plugins
 from scalar_retrieval.commands.texts import print_lines
 
-from .settings import (
-    AuditConfig,
-    CalibrateConfig,
-    EmbedConfig,
-    ReportConfig,
-    RunConfig,
-    num_readers,
-)
+from .inputs import check_source, num_readers
+from .settings import AuditConfig, CalibrateConfig, EmbedConfig, ReportConfig, RunConfig
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
 app = typer.Typer(
@@ -42,6 +35,8 @@ def _show_log() -> None:
 @command_of(app, AuditConfig)
 def audit(config: AuditConfig) -> None:
     """Check the files of a benchmark before a run; exit code 1 if one is missing, unreadable or empty."""
+    load_plugins(config.plugins)
+    check_source(None, config.benchmark, config.root)  # before the slow imports
     from scalar_retrieval.gallery.store.files import write_json
 
     from .benchmarks.audit import audit_split, format_audit
@@ -71,10 +66,14 @@ def embed(config: EmbedConfig) -> None:
     """
     import logging
 
+    load_plugins(config.plugins)
+    check_source(config.model, config.benchmark, config.root)  # before the slow imports
     from .embedding.embed_benchmark import embed_benchmark
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    gallery = embed_benchmark(**config.job())
+    arguments = dict(vars(config))
+    del arguments["plugins"]  # they are loaded
+    gallery = embed_benchmark(**arguments, num_workers=num_readers())
     # What could not be read, a line each, then the sizes.
     for name, problems in gallery.problems().items():
         for problem in problems:
@@ -85,26 +84,26 @@ def embed(config: EmbedConfig) -> None:
 @command_of(app, RunConfig)
 def run(config: RunConfig) -> None:
     """Evaluate a model on a benchmark, or embeddings: print the table, write a report and all results."""
-    if config.model_path is not None:  # before the slow imports: report at once a model that cannot be loaded
-        from scalar_retrieval.modeling_scalar.model_identity import identify
-
-        identify(config.model_path).cached_if_offline()
     from .run import evaluate
 
     _show_log()
-    _, table = evaluate(config)
-    print_lines(*table.split("\n"), "", f"All tables and figures are in {Path(config.output) / 'report'}.")
+    results = evaluate(**vars(config))
+    from .reports.report import format_report  # after the checks, which are quick
+
+    print_lines(*format_report([results]).split("\n"), "")
+    print_lines(f"All tables and figures are in {config.output / 'report'}.")
 
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
     """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips."""
-    from .calibrate import calibrate as calibrate_model
-    from .calibrate import format_calibration
+    from .calibrate import calibrate as calibrate_score
 
     _show_log()
-    result, written = calibrate_model(config)
-    print_lines(*format_calibration(result, config, written))
+    result, written = calibrate_score(**vars(config))
+    from .fitting import format_calibration  # after the checks, which are quick
+
+    print_lines(*format_calibration(result, written, config.scale_offset, config.write))
 
 
 @command_of(app, ReportConfig)

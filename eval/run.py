@@ -1,143 +1,205 @@
-"""One evaluation: measure a model on a benchmark, or given embeddings, and write all results to one folder."""
+"""Evaluate a model on a benchmark, or given embeddings: [`evaluate`].
 
-import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
+Imports nothing slow: what is wrong is reported before the libraries are imported that take seconds.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from scalar_retrieval.commands.options import load_plugins
 
-from scalar_retrieval.gallery.store.described import score_options_of
-from scalar_retrieval.gallery.store.files import write_json
-from scalar_retrieval.gallery.store.provenance import source_state, versions
-
-from .embedding.embeddings import Embeddings
-from .protocol.first_stage import measure_first_stage
-from .reports.figures import plot_results
-from .reports.report import write_report
-from .settings import RunConfig
+from .inputs import AnyPath, Inputs
+from .protocol.missing import RATES, check_rate
+from .results import Results
 
 if TYPE_CHECKING:
-    from .source import Source
+    from scalar_retrieval.gallery.gallery import Gallery
+
+    from .embedding.embeddings import Embeddings
 
 
-def _prepare(config: RunConfig) -> "tuple[Embeddings, Source | None]":
-    """Return the embeddings, given or computed and saved, and the model with its clips, if there is one."""
-    Path(config.output).mkdir(parents=True, exist_ok=True)
-    if config.model_path is None:
-        return Embeddings.load(config.embeddings_path), None
-    from .source import prepare  # not at the top: it imports models, benchmarks and decoders
-
-    return prepare(config)
-
-
-def embeddings_of(config: RunConfig) -> Embeddings:
-    """Return the embeddings that [`run`] would measure: given, or computed and saved in the output folder."""
-    return _prepare(config)[0]
-
-
-def has_classes(embeddings: Embeddings) -> bool:
-    """Whether queries are class labels: some query describes several clips, and no clip is described by several."""
-    # Some query is in several pairs, and no clip is.
-    queries, clips = embeddings.pairs.unbind(dim=1)
-    return len(queries.unique()) < len(queries) and len(clips.unique()) == len(clips)
+def _check_stages(
+    rates: Sequence[float], two_stage: bool | None, fusion_split: str | None, split: str, has_model: bool
+) -> None:
+    """Check what both stages measure, as far as it does not depend on clips."""
+    for rate in rates:
+        check_rate(rate)
+    if two_stage and not has_model:
+        raise ValueError(
+            "The second stage needs a cross-encoder and clips to read: give a model whose text tower has "
+            "cross-attention, a benchmark and its root, even with embeddings."
+        )
+    # The weight of the fusion is read from clips that are not reported.
+    if fusion_split is not None and (two_stage is False or not has_model):
+        raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
+    if fusion_split == split:
+        raise ValueError(
+            f"The weight of the fusion must be chosen on another split than {split!r}, which is reported."
+        )
 
 
-def _measure(
-    config: RunConfig, embeddings: Embeddings, source: "Source | None"
-) -> tuple[dict[str, Any], dict[str, list]]:
-    """Return the content of `results.json` and the table of queries."""
-    # Both stages, scored as the model that embedded the clips scores.
-    metadata = embeddings.metadata
-    score = score_options_of(metadata)
-    first, queries = measure_first_stage(
-        embeddings,
-        methods=config.methods,
-        rates=config.rates,
-        progress=config.progress,
-        **score,
-    )
-    second = {"two_stage": [], "two_stage_fusion": None, "two_stage_diagnostic": None}
-    if source is not None:
-        second |= source.second_stage(embeddings, score)
+def _check_model(model: AnyPath, depths: Sequence[int]) -> None:
+    """Check that a model of the Hub is here if the Hub is not, and what its second stage reorders."""
+    from scalar_retrieval.modeling_scalar.model_identity import identify
 
-    # What was measured; a path's name stands for what the metadata does not name.
-    name = Path(config.embeddings_path or config.model_path).stem
-    model = metadata.get("model", name)
-    split = metadata.get("split", config.split)
-    trained_on = metadata.get("trained_on")
-    if trained_on:  # clips seen in training are no test, whatever their split is called
-        split = "train"
-    task = "retrieval"
-    if has_classes(embeddings):
-        task = "classification"
+    identify(model).cached_if_offline()
+    from scalar_retrieval.gallery.second_stage.matching import check_depth
 
-    # Runs of several seeds share a label: `model-7` of seed 7 becomes `model`.
-    seed = (metadata.get("training") or {}).get("seed")
-    label = config.label or Path(model).name
-    if not config.label and seed is not None:
-        label = re.sub(rf"-{seed}$", "", label)
-    results = {
-        "label": label,
-        "seed": seed,
-        "model": model,
-        "benchmark": metadata.get("benchmark", config.benchmark or name),
-        "split": split,
-        "trained_on": trained_on,
-        "task": metadata.get("task", task),
-        "score": score,
-        "retrieval": first,
-        **second,
-        "gallery": embeddings.manifest(),
-        "left_out": metadata.get("left_out", []),
-        "problems": embeddings.problems,
-        "embedded": {name: value for name, value in metadata.items() if name != "kinds"},  # kinds are in the table
-        "versions": versions(),
-        "source": source_state(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "arguments": config.arguments(),
-    }
-    return results, queries
+    if not depths:
+        raise ValueError("`depths` must hold at least one number of candidates, got none.")
+    for depth in depths:
+        check_depth(depth)
 
 
-def _write(output: Path, results: Mapping[str, Any], queries: Mapping[str, list]) -> str:
-    """Write all results; return the tables for the terminal."""
-    pq.write_table(pa.table(queries), output / "queries.parquet")
-    plot_results(results, output / "results.png")
-    tables = write_report({output / "results.json": results}, output / "report")
-    write_json(results, output / "results.json")  # after the other files: where it exists, they do too
-    return tables
+def _check_methods(methods: Sequence[str], inputs: Inputs) -> None:
+    """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
+    checked once clips are embedded or embeddings are read."""
+    from scalar_retrieval.gallery.gallery import Gallery
+    from scalar_retrieval.modeling_scalar.model_identity import identify
+    from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
+
+    from .protocol.first_stage import check_methods
+
+    if {*methods} <= METHODS.keys():
+        return
+    # The modalities of the clips: those of the embeddings, or else of the model, as far as a file has them.
+    modalities = PAPER_MODALITIES
+    given = inputs.embeddings
+    if isinstance(given, AnyPath):
+        given = Gallery.open(given)
+    if given is not None:
+        modalities = given.modalities
+    else:
+        model = identify(inputs.model)
+        if model.is_configured:
+            modalities = model.config.get("modalities", modalities)
+    check_methods(methods, modalities)
 
 
-def evaluate(config: RunConfig) -> tuple[dict[str, Any], str]:
+def evaluate(
+    model: AnyPath | None = None,
+    benchmark: str | None = None,
+    root: AnyPath | None = None,
+    *,
+    embeddings: "AnyPath | Gallery | Embeddings | None" = None,
+    output: AnyPath | None = None,
+    split: str = "test",
+    captions: Literal["first", "all"] | None = None,
+    columns: Mapping[str, str] | None = None,
+    holdout: float | None = None,
+    words_of: AnyPath | None = None,
+    on_missing: Literal["raise", "leave_out"] = "raise",
+    on_error: Literal["raise", "missing"] = "raise",
+    batch_size: int = 32,
+    label: str | None = None,
+    methods: Sequence[str] | None = None,
+    rates: Sequence[float] = RATES,
+    two_stage: bool | None = None,
+    depths: Sequence[int] = (50,),
+    fusion_split: str | None = None,
+    progress: bool = True,
+    plugins: Sequence[str] = (),
+) -> Results:
     """
-    Evaluate a model on a benchmark, or embeddings, and write the results.
-
-    The folder `config.output` receives `results.json`, `queries.parquet` (the result of each query),
-    `results.png`, the tables and figures of `report/`, and, unless they were given, the `embeddings`, so that other
-    methods and masks can be measured without reading the files again.
+    Evaluate a model on a benchmark, or embeddings, or both; `scalar eval run` does the same.
 
     Args:
-        config ([`RunConfig`]): settings of the evaluation.
+        model (`str`, *optional*): folder or Hub name of a model or adapter; with it, a benchmark and its root.
+        benchmark (`str`, *optional*): name of the benchmark; `"own"` for your own table.
+        root (`str`, *optional*): folder of the benchmark; for `"own"` a table file or the name of a data set.
+        embeddings (`str`, [`~scalar_retrieval.gallery.gallery.Gallery`] or
+            [`~scalar_retrieval.eval.embedding.embeddings.Embeddings`], *optional*): in place of model, benchmark and
+            root, or with them for what reads clips or captions. A path or the address of a published gallery
+            (hf://datasets/USER/NAME) is opened. A gallery without queries, as by `scalar index`, is scored as a search
+            in it scores, with its own temperature, scales and offsets.
+        output (`str`, *optional*): folder for `results.json`, `queries.parquet` (the result of each query),
+            `results.png`, the tables and figures of `report/` and, unless they were given, the `embeddings`, so that
+            other methods and masks can be measured without reading the files again. By default nothing is written.
+        split (`str`), captions (`str`, *optional*), columns (`Mapping`, *optional*), holdout (`float`, *optional*),
+            words_of (`str`, *optional*), on_missing (`str`): how the benchmark is read, as in
+            [`~scalar_retrieval.eval.benchmarks.registry.load_split`].
+        on_error (`str`): `"raise"` stops at unreadable files, `"missing"` counts them as absent.
+        batch_size (`int`): clips or captions per forward pass.
+        label (`str`, *optional*): name of the row in tables; by default the model's.
+        methods (`Sequence[str]`, *optional*): scores to measure with the model's own, and modalities; by default all.
+        rates (`Sequence[float]`): fractions of clips that lose a modality, each in [0, 1].
+        two_stage (`bool`, *optional*): measure the second stage; by default if the model has one.
+        depths (`Sequence[int]`): numbers of clips or captions that the second stage reorders.
+        fusion_split (`str`, *optional*): also rank by first-stage score + weight * match logit, with the weight chosen
+            on this split.
+        progress (`bool`): show progress bars.
+        plugins (`Sequence[str]`): modules to import first, which register scores or benchmarks.
 
     Returns:
-        `dict`: the content of `results.json`, in which `embedded` describes how the embeddings were computed, and
-        `versions`, `source` and `date` how the metrics were. And `str`: the tables of `report/tables.md`.
+        [`~scalar_retrieval.eval.results.Results`]: the content of `results.json`.
 
     Raises:
-        ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
+        TypeError: an argument has the wrong type.
+        ValueError: arguments contradict each other, one is out of range, or a step cannot be done.
+        FileNotFoundError: a file does not exist.
+
+    Example:
+
+        results = evaluate("runs/mine", "msrvtt", "data/msrvtt", output="results/msrvtt")
+        at_rates = evaluate(embeddings="galleries/msrvtt", rates=(0.0, 0.5))["retrieval"]["rates"]
+        at_rates[0]["methods"]["scalar"]["text_to_video_recall_at_1"]
     """
-    # Embed or load, measure, write.
-    embeddings, source = _prepare(config)
-    results, queries = _measure(config, embeddings, source)
-    return results, _write(Path(config.output), results, queries)
+    arguments = dict(locals())
+
+    # Everything is checked before hours of embedding, not after; what needs torch comes last.
+    load_plugins(plugins)
+    _check_stages(rates, two_stage, fusion_split, split, model is not None)
+    inputs = Inputs(
+        model=model,
+        benchmark=benchmark,
+        root=root,
+        embeddings=embeddings,
+        split=split,
+        settings={
+            "captions": captions,
+            "on_missing": on_missing,
+            "columns": columns,
+            "holdout": holdout,
+            "words_of": words_of,
+        },
+        on_error=on_error,
+        batch_size=batch_size,
+        progress=progress,
+    )
+    _check_methods(methods or (), inputs)
+    if model is not None:
+        _check_model(model, depths)
+    from scalar_retrieval.gallery.store.described import score_options_of
+
+    from .measuring import describe, prepare, write
+    from .protocol.first_stage import measure_first_stage
+
+    # Embed, or read embeddings.
+    folder = None
+    if output is not None:
+        folder = Path(output)
+        folder.mkdir(parents=True, exist_ok=True)
+    needs_match = bool(two_stage) or fusion_split is not None
+    embedded, source = prepare(inputs, folder, methods or (), needs_match, fusion_split)
+
+    # Both stages, scored as the model that embedded the clips scores.
+    score = score_options_of(embedded.metadata)
+    first, queries = measure_first_stage(embedded, methods=methods, rates=rates, progress=progress, **score)
+    measured = {
+        "score": score,
+        "retrieval": first,
+        "two_stage": [],
+        "two_stage_fusion": None,
+        "two_stage_diagnostic": None,
+    }
+    if source is not None and source.model.config.has_cross_attention and two_stage is not False:
+        measured |= source.second_stage(embedded, score, rates, depths, fusion_split)
+
+    results = describe(inputs, embedded, label, measured, arguments)
+    if folder is not None:
+        write(folder, results, queries)
+    return results
 
 
-def run(config: RunConfig) -> dict[str, Any]:
-    """Run [`evaluate`] and return only the content of `results.json`."""
-    return evaluate(config)[0]
-
-
-__all__ = ["RunConfig", "embeddings_of", "evaluate", "has_classes", "run"]
+__all__ = ["evaluate"]

@@ -11,7 +11,7 @@ from sklearn.metrics import silhouette_samples
 from torch.nn import functional as F
 
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.run import has_classes
+from scalar_retrieval.eval.measuring import has_classes
 
 CENTROID_MODALITIES = ("video", "audio")
 """The modalities of a class centroid in the paper; a gallery must have both."""

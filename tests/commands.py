@@ -21,7 +21,7 @@ _LIBRARIES = (
 )
 _IMPORTED = "peft accelerate datasets pyarrow typer tqdm yaml sklearn matplotlib evidence.miniature.benchmark".split()
 _OURS = (
-    "eval.run eval.source eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery "
+    "eval.measuring eval.source eval.embedding.embed_benchmark eval.reports.report search.indexing gallery.gallery "
     "modeling_scalar.loading trainer.scalar_trainer trainer.recipe trainer.cache_features trainer.run "
     "trainer.semantic_targets hub_cards.publishing"
 ).split()

@@ -153,7 +153,6 @@ def _only_parsing() -> Iterator[None]:
     import transformers.training_args
 
     import scalar_retrieval.eval.benchmarks.registry
-    import scalar_retrieval.eval.settings
     import scalar_retrieval.trainer.recipe
     import scalar_retrieval.trainer.recipe_files
     import scalar_retrieval.trainer.run
@@ -183,7 +182,6 @@ def _only_parsing() -> Iterator[None]:
             patch.setattr(module, "find_packaged", packaged)
         # Of a plugin, perhaps; and its files are not here.
         patch.setattr(scalar_retrieval.eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
-        patch.setattr(scalar_retrieval.eval.settings, "load_plugins", lambda names: None)
         patch.setattr(scalar_retrieval.trainer.recipe, "load_plugins", lambda names: None)
         patch.setattr(scalar_retrieval.trainer.recipe, "find_method", lambda *names: None)  # of a plugin, perhaps
         patch.setattr(transformers.training_args, "is_torch_bf16_gpu_available", lambda: True)

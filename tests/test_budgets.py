@@ -31,7 +31,7 @@ THREADS = {
         r"|any calibration",
         29,
     ),
-    "on_error": (r"\bon_error", 10),
+    "on_error": (r"\bon_error", 12),
     "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 9),
     "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 10),
     "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 9),

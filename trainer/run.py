@@ -128,13 +128,14 @@ def _semantic_targets(
 def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
     """Evaluate the trained model, as `scalar eval run` does."""
     # Imported here, because few runs need it.
-    from scalar_retrieval.eval.run import RunConfig, evaluate
+    from scalar_retrieval.eval.reports.report import format_report
+    from scalar_retrieval.eval.run import evaluate
 
-    config = RunConfig(
-        Path(args.output_dir, "results"),
+    results = evaluate(
         args.output_dir,
         run.benchmark,
         run.root,
+        output=Path(args.output_dir, "results"),
         split=run.report_split,
         columns=run.column,
         holdout=run.holdout,
@@ -142,8 +143,7 @@ def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
         on_error=run.on_error,
         plugins=run.plugins(),
     )
-    _, table = evaluate(config)
-    print_lines(*table.split("\n"))
+    print_lines(*format_report([results]).split("\n"))
 
 
 # What a run prints and leaves ----------------------------------------------------------------------------------------

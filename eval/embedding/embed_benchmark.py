@@ -13,23 +13,21 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
 
-from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import check_reading, in_batches
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.querying import embed_captions
 from scalar_retrieval.gallery.store.columns import precision_of, query_table
-from scalar_retrieval.gallery.store.provenance import provenance_of, versions
-from scalar_retrieval.modeling_scalar import load_model
-from scalar_retrieval.modeling_scalar.model_identity import default_device, identify, model_summary
+from scalar_retrieval.gallery.store.provenance import versions
+from scalar_retrieval.modeling_scalar.model_identity import identify
 
-from ..benchmarks.clip_rows import group_rows, num_trained_on, query_kinds, warn_unread
-from ..benchmarks.definition import configure_processor
-from ..benchmarks.registry import describe_benchmark, load_split
+from ..benchmarks.clip_rows import group_rows, warn_unread
+from ..inputs import Inputs
+from ..source import Source
 from .embed_dataset import embed_rows
 
 logger = logging.getLogger(__name__)
@@ -153,16 +151,21 @@ def _is_finished(writer: GalleryWriter, plan: Mapping[str, Any]) -> bool:
 
 def embed_benchmark(
     output: str | os.PathLike,
-    model_path: str | os.PathLike,
+    model: str | os.PathLike,
     benchmark: str,
     root: str | os.PathLike,
     split: str = "test",
+    *,
+    captions: Literal["first", "all"] | None = None,
+    columns: Mapping[str, str] | None = None,
+    holdout: float | None = None,
+    words_of: str | os.PathLike | None = None,
+    on_missing: Literal["raise", "leave_out"] = "raise",
+    on_error: Literal["raise", "missing"] = "raise",
     batch_size: int = 32,
-    on_error: str = "raise",
     num_workers: int = 2,
-    dtype: str = "float16",
+    dtype: Literal["float16", "float32"] = "float16",
     progress: bool = True,
-    **options: Any,
 ) -> Gallery:
     """
     Embed a benchmark into a gallery.
@@ -172,11 +175,13 @@ def embed_benchmark(
 
     Args:
         output (`str`): the gallery.
-        model_path (`str`): folder or Hub name of a model or of an adapter with its processor.
-        benchmark (`str`), root (`str`), split (`str`), options: as in
+        model (`str`): folder or Hub name of a model or of an adapter with its processor.
+        benchmark (`str`), root (`str`), split (`str`), captions (`str`, *optional*), columns (`Mapping`, *optional*),
+            holdout (`float`, *optional*), words_of (`str`, *optional*), on_missing (`str`): as in
             [`~scalar_retrieval.eval.benchmarks.registry.load_split`].
+        on_error (`str`): `"raise"` stops at unreadable files, `"missing"` counts them as absent.
         batch_size (`int`): clips, or captions, embedded at a time.
-        on_error (`str`), num_workers (`int`): as in [`embed_dataset`].
+        num_workers (`int`): threads that read batches ahead.
         dtype (`str`): precision of the stored vectors of clips, `"float16"` or `"float32"`; captions are always
             stored in float32.
         progress (`bool`): show a bar with an estimate of the time left.
@@ -193,19 +198,33 @@ def embed_benchmark(
     check_reading(batch_size, num_workers)
     precision_of(dtype)
 
-    # The clips first: annotations are the quickest to fail. Then the model.
-    loaded = load_split(benchmark, root, split, **options)
-    model, processor = load_model(model_path, device=default_device())
-    logger.info("%s: %s.", model_path, model_summary(model))
-    processor = configure_processor(sandboxed(processor, on_error=on_error), loaded.processing)
-    warn_unread(loaded.dataset.column_names, processor.modalities)
-    rows = group_rows(loaded.dataset, loaded.task, processor.modalities)
+    # The clips and the model.
+    inputs = Inputs(
+        model=model,
+        benchmark=benchmark,
+        root=root,
+        embeddings=None,
+        split=split,
+        settings={
+            "captions": captions,
+            "on_missing": on_missing,
+            "columns": columns,
+            "holdout": holdout,
+            "words_of": words_of,
+        },
+        on_error=on_error,
+    )
+    source = Source.open(inputs)
+    dataset = source.split.dataset
+    processor = source.processor
+    warn_unread(dataset.column_names, processor.modalities)
+    rows = group_rows(dataset, source.split.task, processor.modalities)
 
     # What the vectors depend on: a run that resumes must have the same plan.
     plan = {
-        "fingerprint": identify(model_path).fingerprint,
-        "model_dtype": str(model.dtype),
-        "processing": dict(loaded.processing),
+        "fingerprint": identify(model).fingerprint,
+        "model_dtype": str(source.model.dtype),
+        "processing": dict(source.split.processing),
         "rows_sha256": _rows_sha256(*rows),
         "batch_size": batch_size,
         "on_error": on_error,
@@ -216,23 +235,11 @@ def embed_benchmark(
             logger.info("%s is already finished; there is nothing to do.", output)
             return Gallery.open(output)
         # Marked as unfinished with the first commit, as finished with the last.
-        metadata = provenance_of(model, model_path, plan=plan)
+        metadata = source.metadata() | {"plan": plan}
         num_rows = {"clips": len(rows[0]), "queries": len(rows[1])}
         writer.metadata = metadata | {"unfinished": num_rows}
-        embed_into(writer, model, processor, rows, batch_size, num_workers, progress)
-        writer.metadata = {
-            **metadata,
-            "benchmark": benchmark,
-            "benchmark_description": describe_benchmark(benchmark, root),
-            "split": split,
-            "trained_on": num_trained_on(model_path, loaded.dataset),
-            "task": loaded.task,
-            "processing": dict(loaded.processing),
-            "left_out": loaded.left_out,
-            "device": str(model.device),
-            "on_error": on_error,
-            **query_kinds(loaded.dataset, loaded.task),
-        }
+        embed_into(writer, source.model, processor, rows, batch_size, num_workers, progress)
+        writer.metadata = metadata
         writer.compact()  # the same files, whatever the number of interruptions
     return Gallery.open(output)
 

@@ -74,8 +74,8 @@ def _refuse_empty(batches: Iterable[Part], modalities: Iterable[str]) -> Generat
         raise ValueError(
             f"{len(empty)} clips have nothing that the model embeds ({', '.join(modalities)}) and cannot be scored. "
             "Clips are never dropped from a gallery: repair them or leave them out of the data set. If `scalar index` "
-            "has transcribed them, give its gallery: `--words-of GALLERY` for the words in it, or `--embeddings "
-            f"GALLERY` to evaluate it. They are {empty}. Reading reported: {problems}"
+            "has transcribed them, give its gallery: `--words-of GALLERY` to `scalar eval embed` for the words in it, "
+            f"or `--embeddings GALLERY` to evaluate it. They are {empty}. Reading reported: {problems}"
         )
 
 

@@ -238,25 +238,39 @@ class Embeddings:
             folder (`str`): output of [`Embeddings.save`] or `scalar eval embed`.
 
         Returns:
+            [`Embeddings`], see [`Embeddings.of_gallery`].
+
+        Raises:
+            FileNotFoundError, ValueError: there is no gallery; or as in [`Embeddings.of_gallery`].
+        """
+        return cls.of_gallery(Gallery.open(folder))
+
+    @classmethod
+    def of_gallery(cls, gallery: Gallery) -> "Embeddings":
+        """
+        Read a gallery with queries.
+
+        Returns:
             [`Embeddings`], in float16 if the gallery holds float16, else in float32.
 
         Raises:
-            FileNotFoundError: there is no gallery, or it has no queries.
+            FileNotFoundError: it has no queries.
             ValueError: a column is missing or of another type, lengths differ, an identifier repeats, a query has an
                 unknown clip, or a vector does not have unit norm.
         """
         # A damaged or unfinished gallery would give the metrics of another benchmark.
-        gallery = Gallery.open(folder)
         if gallery.metadata.get("lost"):
             raise ValueError(
-                f"A part of the embeddings in {folder} was damaged and is lost: {gallery.metadata['lost']}. They can "
-                "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
+                f"A part of the embeddings in {gallery.path} was damaged and is lost: {gallery.metadata['lost']}. "
+                "They can be searched, but metrics would be those of another benchmark: remove them, and embed it "
+                "again."
             )
         gallery.check_finished()
         if gallery.queries is None:
             raise FileNotFoundError(
-                f"The gallery {folder} has clips but no queries, so relevant clips are unknown. Give the model and "
-                "the benchmark too: its captions are then embedded, and its clips found in the gallery by their files."
+                f"The gallery {gallery.path} has clips but no queries, so relevant clips are unknown. Give the model "
+                "and the benchmark too: its captions are then embedded, and its clips found in the gallery by their "
+                "files."
             )
         # Queries and clips as they are stored; pairs by the identifiers of clips.
         queries = gallery.queries

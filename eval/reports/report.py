@@ -99,6 +99,17 @@ def _plot_figures(runs: Mapping[Path, Run], output: Path) -> dict[str, str]:
     return captions
 
 
+def format_report(runs: Sequence[Run]) -> str:
+    """Return the tables of results in Markdown, without figures, to print."""
+    title = "Results"
+    if len(runs) == 1:
+        title = run_name(runs[0])
+    parts = [f"# {title}", protocol_note(runs), *_remarks(runs)]
+    for table in report_tables(runs):
+        parts += [f"## {table.title}", table.markdown(), table.note]
+    return "\n\n".join(parts)
+
+
 def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     """
     Write `tables.md`, `tables.tex`, a CSV file per table and the figures.
@@ -115,22 +126,16 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     contents = [*runs.values()]
-    title = "Results"
-    if len(contents) == 1:
-        title = run_name(contents[0])
 
-    # Tables: Markdown and LaTeX in a file each, and a CSV file of each table.
-    protocol = protocol_note(contents)
-    parts = [f"# {title}", protocol, *_remarks(contents)]
-    latex = ["% needs \\usepackage{booktabs}", "% " + " ".join(protocol.split())]
+    # Tables: LaTeX in one file, and a CSV file of each table.
+    latex = ["% needs \\usepackage{booktabs}", "% " + " ".join(protocol_note(contents).split())]
     for table in report_tables(contents):
-        parts += [f"## {table.title}", table.markdown(), table.note]
         latex.append(table.latex())
         table.numbers.to_csv(output / f"{table.name}.csv")
-    text = "\n\n".join(parts)
     (output / "tables.tex").write_text("\n\n".join(latex), encoding="utf-8")
 
-    # Figures, below the tables.
+    # Markdown, with the figures below the tables.
+    text = format_report(contents)
     content = text
     for name, caption in _plot_figures(runs, output).items():
         content += f"\n\n![{name}]({name})\n\n{caption}."
@@ -138,4 +143,4 @@ def write_report(runs: Mapping[Path, Run], output: str | os.PathLike) -> str:
     return text
 
 
-__all__ = ["protocol_note", "write_report"]
+__all__ = ["format_report", "protocol_note", "write_report"]

@@ -10,10 +10,11 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from scalar_retrieval.eval.__main__ import app
-from scalar_retrieval.eval.calibrate import _write_model
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.fitting import _write_model
+from scalar_retrieval.eval.inputs import Inputs
+from scalar_retrieval.eval.measuring import prepare
 from scalar_retrieval.eval.protocol.calibration import MEASURES, Calibration
-from scalar_retrieval.eval.run import RunConfig, embeddings_of
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.described import score_options_of
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel, load_model
@@ -175,7 +176,7 @@ def test_a_gallery_of_an_encoder_as_it_is_published_keeps_what_is_fitted_to_capt
         seen.append(embeddings)
         return gains(1.0, 3.0)
 
-    monkeypatch.setattr("scalar_retrieval.eval.calibrate.calibrate_embeddings", fit)
+    monkeypatch.setattr("scalar_retrieval.eval.fitting.calibrate_embeddings", fit)
     table = ["--benchmark", "own", "--root", "clips.csv", "--model", encoder, "--output", "out"]
     metadata = Gallery.open("videos").metadata
     assert "The gain is above zero; --write saves it." in run("--embeddings", "videos", *table)
@@ -200,7 +201,7 @@ def test_queries_of_a_gallery_are_not_fitted_into_another_model(place):
 
 def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkeypatch):
     monkeypatch.setattr(
-        "scalar_retrieval.eval.calibrate.calibrate_embeddings", lambda *arguments, **options: gains(1.0, 3.0)
+        "scalar_retrieval.eval.fitting.calibrate_embeddings", lambda *arguments, **options: gains(1.0, 3.0)
     )
     before = (place / "model" / "config.json").read_bytes()
     arguments = ["--embeddings", "gallery", "--model", "model", "--output", "out", "--write"]
@@ -221,9 +222,8 @@ def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place,
     write_clips("silent", list("ab"), "own")
     write_table(place / "clips.csv", "ab")
     for name, expected in (("videos", reported), ("silent", {"query_temperature": 0.1})):  # by default the paper's
-        embeddings = embeddings_of(
-            RunConfig("out", "own", "own", "clips.csv", embeddings_path=name, progress=False, two_stage=False)
-        )
+        source = {"model": "own", "benchmark": "own", "root": "clips.csv", "split": "test", "settings": {}}
+        embeddings, _ = prepare(Inputs(**source, embeddings=name, progress=False))
         assert score_options_of(embeddings.metadata) == {"method": "scalar"} | expected
         embeds, gallery = embeddings.text_embeds, Gallery.open(name)
         scores = retrieval_scores(

@@ -1,7 +1,6 @@
 """Evaluation of clips with any number of named modalities, against loops in double precision."""
 
 import json
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch.nn.functional import normalize
 from typer.testing import CliRunner
 
 from scalar_retrieval.eval.__main__ import app
-from scalar_retrieval.eval.calibrate import CalibrateConfig, calibrate
+from scalar_retrieval.eval.calibrate import calibrate
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.calibration import calibrate_embeddings
 from scalar_retrieval.eval.protocol.first_stage import (
@@ -22,7 +21,7 @@ from scalar_retrieval.eval.protocol.first_stage import (
     pathways,
 )
 from scalar_retrieval.eval.protocol.missing import ladder
-from scalar_retrieval.eval.run import RunConfig, run
+from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.slow import make_embeddings, slow_mask
@@ -103,9 +102,11 @@ def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them(
 
 def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
     made().save(tmp_path / "gallery")
-    RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "gram"))
+    results = evaluate(embeddings=tmp_path / "gallery", methods=("title", "gram"), rates=(0.0,), progress=False)
+    assert {"title", "gram"} < results["retrieval"]["rates"][0]["methods"].keys()
     with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title, audio, speech, screen"):
-        RunConfig(tmp_path / "out", embeddings_path=tmp_path / "gallery", methods=("title", "story"))
+        evaluate(embeddings=tmp_path / "gallery", output=tmp_path / "out", methods=("title", "story"))
+    assert not (tmp_path / "out").exists()
 
 
 # Calibration ---------------------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def write_model(folder, modalities):
 def biased(tmp_path, monkeypatch):
     """A gallery in which the cosines of titles lie above all others, and a model that names them in another order."""
     monkeypatch.setattr(
-        "scalar_retrieval.eval.calibrate.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2)
+        "scalar_retrieval.eval.fitting.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2)
     )
     embeddings = made(clips=60, dim=32)
     way = normalize(torch.randn(32, generator=torch.Generator().manual_seed(2)), dim=-1)
@@ -149,17 +150,16 @@ def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
     gallery = Gallery.open(biased / "gallery")
     assert gallery.calibration == {name: report["after"][name] for name in ("modality_scale", "modality_offset")}
     after = evaluate_embeddings(Embeddings.load(gallery.path), ("scalar",), (0.0,), **report["after"])
-    measured = run(RunConfig(biased / "run", embeddings_path=gallery.path, methods=("scalar",), rates=(0.0,)))
+    measured = evaluate(embeddings=gallery.path, methods=("scalar",), rates=(0.0,), progress=False)
     assert measured["retrieval"]["rates"] == after["rates"]
 
 
 def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biased):
     write_model(biased / "model", ["video", "story"])
-    options = {"embeddings_path": biased / "gallery", "model_path": str(biased / "model"), "write": True}
-    config = CalibrateConfig(biased / "out", **options, scale_offset=True, progress=False)
+    options = {"embeddings": biased / "gallery", "output": biased / "out", "write": True, "progress": False}
     with pytest.raises(ValueError, match="also embeds story, which these clips do not have"):
-        calibrate(config)
-    _, written = calibrate(replace(config, scale_offset=False))  # a temperature is of no modality
+        calibrate(biased / "model", **options, scale_offset=True)
+    _, written = calibrate(biased / "model", **options)  # a temperature is of no modality
     assert biased / "model" / "config.json" not in written
 
 

@@ -20,8 +20,7 @@ from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings
 from scalar_retrieval.eval.protocol.missing import RATES
 from scalar_retrieval.eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
-from scalar_retrieval.eval.run import run
-from scalar_retrieval.eval.settings import RunConfig
+from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.gallery.second_stage.matching import POLICIES
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model, scores_scalar
 from scalar_retrieval.modeling_scalar.scores_scalar import register_method
@@ -35,7 +34,7 @@ def make_embeddings(**changes):
     return slow.make_embeddings(12, 1, dim=8, **{"problems": ["clip3: audio is broken"]} | changes)
 
 
-MODEL = {"model_path": "m", "benchmark": "miniature", "root": "r"}
+MODEL = {"model": "m", "benchmark": "miniature", "root": "r"}
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +46,8 @@ def data(tmp_path_factory):
 def whole(data, tiny_model_dir, tmp_path_factory):
     """One evaluation with everything, and the folder it wrote."""
     folder = tmp_path_factory.mktemp("whole")
-    results = run(
-        RunConfig(
-            folder, str(tiny_model_dir), "miniature", data, batch_size=4, label="tiny", depths=(5,), progress=False
-        )
-    )
+    options = {"batch_size": 4, "label": "tiny", "depths": (5,), "progress": False}
+    results = evaluate(tiny_model_dir, "miniature", data, output=folder, **options)
     return folder, results
 
 
@@ -109,7 +105,7 @@ def test_both_stages_are_measured_under_every_mask_and_policy(whole, data, tiny_
 
 def test_embeddings_alone_give_the_same_first_stage(whole, tmp_path):
     folder, first = whole
-    again = run(RunConfig(tmp_path, embeddings_path=folder / "embeddings", progress=False))
+    again = evaluate(embeddings=folder / "embeddings", output=tmp_path, progress=False)
     for name in ("task", "model", "benchmark", "split", "score", "retrieval", "gallery", "problems", "embedded"):
         assert again[name] == first[name]
     assert again["two_stage"] == [] and not (tmp_path / "embeddings").exists()
@@ -120,17 +116,9 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
 ):
     folder, first = whole
     monkeypatch.setattr("scalar_retrieval.eval.source.embed_dataset", pytest.fail)
-    source = {"model_path": str(tiny_model_dir), "benchmark": "miniature", "root": data}
-    again = run(
-        RunConfig(
-            tmp_path,
-            **source,
-            embeddings_path=folder / "embeddings",
-            rates=(0.5,),
-            depths=(5,),
-            progress=False,
-        )
-    )
+    source = {"model": tiny_model_dir, "benchmark": "miniature", "root": data}
+    options = {"rates": (0.5,), "depths": (5,), "progress": False}
+    again = evaluate(**source, embeddings=folder / "embeddings", output=tmp_path, **options)
     expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5]
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
 
@@ -139,18 +127,16 @@ def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
 def fused(whole, data, tiny_model_dir, tmp_path_factory):
     """The second stage by both rules at two depths, the weight chosen on the clips to train on."""
     folder, _ = whole
-    return run(
-        RunConfig(
-            tmp_path_factory.mktemp("fused"),
-            str(tiny_model_dir),
-            "miniature",
-            data,
-            embeddings_path=folder / "embeddings",
-            rates=(0.0, 0.9),
-            depths=(2, 5),
-            fusion_split="train",
-            progress=False,
-        )
+    return evaluate(
+        tiny_model_dir,
+        "miniature",
+        data,
+        embeddings=folder / "embeddings",
+        output=tmp_path_factory.mktemp("fused"),
+        rates=(0.0, 0.9),
+        depths=(2, 5),
+        fusion_split="train",
+        progress=False,
     )
 
 
@@ -178,25 +164,23 @@ def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, dat
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
     test = load_split("miniature", data)
     monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: test)
-    config = RunConfig(tmp_path, str(tiny_model_dir), "miniature", data, fusion_split="train")
     with pytest.raises(ValueError, match="'train' and 'test' share 14, such as '"):
-        run(config)
+        evaluate(tiny_model_dir, "miniature", data, output=tmp_path, fusion_split="train")
 
 
 def test_a_model_that_reads_subtitles_is_measured_without_zeros(data, tmp_path, tiny_processor):
     model = ScalarModel(make_tiny_config(condition_on=["video", "audio", "subtitle"]))
     model.save_pretrained(tmp_path / "model")
     tiny_processor.save_pretrained(tmp_path / "model")
-    source = str(tmp_path / "model"), "miniature", data
-    config = RunConfig(tmp_path / "out", *source, rates=(0.0,), depths=(2,), progress=False)
-    assert [entry["policy"] for entry in run(config)["two_stage"]] == ["absent"]
+    results = evaluate(tmp_path / "model", "miniature", data, rates=(0.0,), depths=(2,), progress=False)
+    assert [entry["policy"] for entry in results["two_stage"]] == ["absent"]
 
 
 def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
     learned = {"hyperbolic_mix": 0.25, "curvature": 2.0}
     metadata = {"score_options": {"method": "hypergram", "query_temperature": 0.3} | learned}
     make_embeddings(metadata=metadata).save(tmp_path / "store")
-    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
+    results = evaluate(embeddings=tmp_path / "store", output=tmp_path / "out", methods=["uniform"], rates=[0.0])
     assert results["score"] == {"method": "hypergram", "query_temperature": 0.3} | learned
     metrics = results["retrieval"]["rates"][0]["methods"]
     assert list(metrics) == ["hypergram", "uniform", "video", "audio", "subtitle"]
@@ -209,7 +193,7 @@ def test_an_infinite_temperature_survives_the_files(tmp_path):
     make_embeddings(metadata={"score_options": {"method": "scalar", "query_temperature": "inf"}}).save(
         tmp_path / "store"
     )
-    results = run(RunConfig(tmp_path / "out", embeddings_path=tmp_path / "store", methods=("uniform",), rates=(0.0,)))
+    results = evaluate(embeddings=tmp_path / "store", output=tmp_path / "out", methods=["uniform"], rates=[0.0])
     metrics = results["retrieval"]["rates"][0]["methods"]
     assert metrics["scalar"] == metrics["uniform"]
     content = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=pytest.fail)
@@ -220,8 +204,8 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
     whole = load_split("miniature_classes", data)
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
     monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
-    arguments = (str(tiny_model_dir), "miniature_classes", data)
-    results = run(RunConfig(tmp_path / "out", *arguments, rates=(0,), two_stage=False, progress=False))
+    options = {"rates": (0,), "two_stage": False, "progress": False}
+    results = evaluate(tiny_model_dir, "miniature_classes", data, output=tmp_path / "out", **options)
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
     assert results["task"] == "classification" and results["retrieval"]["num_queries"] < len(whole.dataset)
     model, processor = load_model(tiny_model_dir)
@@ -256,20 +240,20 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
     ("arguments", "message"),
     [
         ({}, "Expected a model, a benchmark and its root, or embeddings"),
-        ({"model_path": "m", "benchmark": "miniature"}, "belong together"),
+        ({"model": "m", "benchmark": "miniature"}, "belong together"),
         (
-            {"embeddings_path": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
+            {"embeddings": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
             r"\['captions', 'on_missing'\] are settings of reading a benchmark",
         ),
-        ({"model_path": "m", "benchmark": "miniature", "root": "r", "rates": (0, 50)}, "between 0 and 1"),
-        ({"embeddings_path": "e", "methods": ("scalar", "clip")}, r"`methods` must be among .*, got \['clip'\]"),
+        (MODEL | {"rates": (0, 50)}, "between 0 and 1"),
+        ({"embeddings": "e", "two_stage": True}, "The second stage needs a cross-encoder and clips to read"),
         (MODEL | {"fusion_split": "validation", "two_stage": False}, "Fusion needs the second stage"),
         (MODEL | {"fusion_split": "test"}, "chosen on another split than 'test', which is reported"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
-        run(RunConfig(tmp_path / "out", **arguments))
+        evaluate(**arguments, output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

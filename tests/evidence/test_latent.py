@@ -8,7 +8,7 @@ import torch
 
 from evidence.latent import latent_space
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.run import has_classes
+from scalar_retrieval.eval.measuring import has_classes
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 
 

@@ -20,8 +20,7 @@ from evidence.building import build_backbone
 from evidence.miniature.generation import generate
 from scalar_retrieval import index
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
-from scalar_retrieval.eval.run import RunConfig
-from scalar_retrieval.eval.run import run as evaluate
+from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.hub_cards.privacy import check_card
 from scalar_retrieval.modeling_scalar import load_model
@@ -74,7 +73,7 @@ def made(unless_fast, tmp_path_factory):
         options = ("--model", folder / "backbone", "--semantic_targets", targets, "--max_steps", "3")
         train_run(folder, recipes, folder / name, *options, "--loss_warmup_steps", "1")
         settings = {"rates": (0.0, 0.5), "depths": (3,), "progress": False}
-        evaluate(RunConfig(folder / name / "results", folder / name, "miniature", folder / "data", **settings))
+        evaluate(folder / name, "miniature", folder / "data", output=folder / name / "results", **settings)
     index(folder / "data" / "test", folder / "gallery", folder / "adapter")
     return folder
 
@@ -219,7 +218,7 @@ def test_the_programs_here_take_ids_of_the_hub_too(elsewhere, made, tmp_path):
         + f"""
 import json
 from scalar_retrieval import index
-from scalar_retrieval.eval.run import RunConfig, run
+from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.trainer.run import _build_model
@@ -230,7 +229,7 @@ with torch.no_grad():
     scores = model(**processor(**INPUTS)).scores.tolist()
 root = {str(made / "data")!r}
 settings = {{"rates": (0.0,), "two_stage": False, "progress": False, "plugins": ["evidence.miniature"]}}
-result = run(RunConfig("results", "user/adapter", "miniature", root, **settings))
+result = evaluate("user/adapter", "miniature", root, output="results", **settings)
 index({str(made / "data" / "test")!r}, "gallery", "user/adapter")
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
 adapted, _ = _build_model(*parse_arguments([*options, "--use_cpu", "true"]))

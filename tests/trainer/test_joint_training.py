@@ -15,7 +15,8 @@ from evidence.miniature.generation import generate
 from evidence.rehead import rehead
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
-from scalar_retrieval.eval.run import RunConfig, evaluate
+from scalar_retrieval.eval.reports.report import format_report
+from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
@@ -436,8 +437,8 @@ def test_one_command_makes_an_adapter_and_its_evaluation_of_a_table_of_ones_own(
     assert results["retrieval"]["num_clips"] == len(sides["test"])
     assert "this is not a test" not in capfd.readouterr().out
     # Evaluated on the whole table, the clips that it was trained on are counted, and nothing calls them a test.
-    again = RunConfig(tmp_path / "again", folder, "own", table, columns=COLUMNS, rates=(0.0,), progress=False)
-    results, shown = evaluate(again)
+    results = evaluate(folder, "own", table, columns=COLUMNS, rates=(0.0,), progress=False)
+    shown = format_report([results])
     assert (results["split"], results["trained_on"]) == ("train", len(sides["train"]))
     assert f"was trained on {len(sides['train'])} of the 6 clips: this is not a test" in shown
 

@@ -126,7 +126,7 @@ def test_clips_with_speech_alone_are_embedded_by_the_words_of_a_gallery(tmp_path
         sound.setnchannels(1), sound.setsampwidth(2), sound.setframerate(16_000)
         sound.writeframes(bytes(2 * 16_000))
     table = write(tmp_path, "t.csv", f"video_id,{column},caption\na,heard.wav,a bell\n")
-    job = {"model_path": "light", "benchmark": "own", "root": table, "progress": False}
+    job = {"model": "light", "benchmark": "own", "root": table, "progress": False}
     message = (
         r"1 clips have nothing that the model embeds \(video, subtitle\).*--words-of GALLERY.*--embeddings GALLERY"
     )

@@ -125,7 +125,7 @@ def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_reported(
 ):
     whole = load_split("miniature", data)
     split = Split(whole.dataset, ["gone"], "retrieval", {"num_frames": 1})
-    monkeypatch.setattr(module, "load_split", lambda *arguments, **options: split)
+    monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
     metadata = embed(tmp_path / "store").metadata
     assert metadata["left_out"] == ["gone"] and metadata["processing"] == {"num_frames": 1}
     model, processor = load_model(tiny_model_dir)

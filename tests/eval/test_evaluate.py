@@ -1,0 +1,121 @@
+"""`evaluate` from Python: what it takes, that it gives what the command writes, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.results import Results
+from scalar_retrieval.eval.run import evaluate
+from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.modeling_scalar import load_model
+from tests.eval import slow
+
+LINES = ["video_id,caption,video_path,audio_path,subtitle", "a,a low bell,,,a bell rings", "b,rain,,,it rains"]
+QUICK = {"rates": (0.0,), "two_stage": False, "progress": False}
+SAME = ("model", "benchmark", "split", "task", "score", "retrieval", "gallery", "problems", "left_out")
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "clips.csv"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def same(one, other):
+    return {name: one[name] for name in SAME} == {name: other[name] for name in SAME}
+
+
+def test_results_are_those_of_the_command_and_nothing_is_written_unasked(table, tmp_path, tiny_model_dir, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--model", tiny_model_dir, "--benchmark", "own", "--root", table, "--rate", 0, "--no-two-stage"]
+    done = CliRunner().invoke(app, list(map(str, [*command, "--output", "out"])))
+    assert done.exit_code == 0, done.output
+    written = json.loads(Path("out/results.json").read_text())
+    before = set(tmp_path.rglob("*"))
+    from_texts = evaluate(str(tiny_model_dir), "own", str(table), **QUICK)
+    assert same(from_texts, written) and set(tmp_path.rglob("*")) == before
+    assert written.keys() == from_texts.keys() == Results.__annotations__.keys()
+    from_paths = evaluate(Path(tiny_model_dir), "own", Path(table), output=Path("again"), **QUICK)
+    assert same(from_paths, written) and json.loads(Path("again/results.json").read_text()) == from_paths
+    assert {path.name for path in Path("again").iterdir()} == {path.name for path in Path("out").iterdir()}
+    assert from_paths["arguments"]["output"] == "again" and from_paths["arguments"]["root"] == str(table)
+
+
+def test_embeddings_are_a_folder_a_gallery_or_in_memory(tmp_path):
+    embeddings = slow.make_embeddings(12, 1, dim=8)
+    embeddings.save(tmp_path / "store")
+    expected = evaluate(embeddings=str(tmp_path / "store"), **QUICK | {"two_stage": None})
+    assert expected["arguments"]["embeddings"] == str(tmp_path / "store") and expected["label"] == "store"
+    opened = evaluate(embeddings=Gallery.open(tmp_path / "store"), **QUICK)
+    assert same(opened, expected) and opened["arguments"]["embeddings"] == str(tmp_path / "store")
+    in_memory = evaluate(embeddings=Embeddings.load(tmp_path / "store"), label="mine", **QUICK)
+    assert in_memory["retrieval"] == expected["retrieval"]
+    assert (in_memory["label"], in_memory["arguments"]["embeddings"]) == ("mine", None)
+
+
+def test_a_gallery_of_clips_alone_takes_its_captions_from_a_table(table, tmp_path, tiny_model_dir):
+    whole = evaluate(tiny_model_dir, "own", table, output=tmp_path / "out", **QUICK)
+    kept = Embeddings.load(tmp_path / "out" / "embeddings")
+    columns = dict(zip(kept.modalities, kept.modality_embeds.unbind(1), strict=True))
+    gallery = Gallery.from_arrays(kept.clip_ids, columns, kept.modality_mask)
+    with pytest.raises(FileNotFoundError, match="has clips but no queries"):
+        evaluate(embeddings=gallery, **QUICK)
+    found = evaluate(tiny_model_dir, "own", table, embeddings=gallery, **QUICK)
+    assert found["retrieval"]["rates"] == whole["retrieval"]["rates"]
+
+
+def test_embeddings_of_the_user_stay_as_they_are(table, tmp_path, tiny_model_dir):
+    evaluate(tiny_model_dir, "own", table, output=tmp_path / "out", **QUICK)
+    embeddings = Embeddings.load(tmp_path / "out" / "embeddings")
+    before = dict(embeddings.metadata)
+    evaluate(tiny_model_dir, "own", table, embeddings=embeddings, **QUICK)
+    assert embeddings.metadata == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"embeddings": ["a", "b"]}, TypeError, "must be the folder or address of a gallery, .* got a list"),
+        ({"embeddings": "nowhere"}, FileNotFoundError, "There is no gallery in 'nowhere'"),
+        ({"model": "nowhere", "benchmark": "own", "root": "t.csv"}, FileNotFoundError, "There is no model folder"),
+        ({"model": "light", "benchmark": "ownn", "root": "t.csv"}, ValueError, "must be one of .*, got 'ownn'"),
+        (
+            {"model": "light", "benchmark": "own", "root": "t.csv", "on_error": "skip"},
+            ValueError,
+            "`on_error` must be",
+        ),
+        (
+            {"model": "light", "benchmark": "own", "root": "t.csv", "on_missing": "skip"},
+            ValueError,
+            "`on_missing` must",
+        ),
+        ({"model": "light", "benchmark": "own", "root": "t.csv", "depths": ()}, ValueError, "`depths` must hold"),
+        ({"model": "light", "benchmark": "own", "root": "t.csv", "batch_size": 0}, ValueError, "`batch_size`"),
+        ({"model": "light", "benchmark": "own", "root": "t.csv", "plugins": ["no_such"]}, ValueError, "The plugin"),
+    ],
+)
+def test_a_wrong_argument_is_named_in_a_sentence(arguments, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("\n".join(LINES) + "\n")
+    with pytest.raises(error, match=message):
+        evaluate(**arguments, progress=False)
+
+
+def test_a_model_that_is_loaded_is_to_be_named(table, tiny_model_dir):
+    model, _ = load_model(tiny_model_dir)
+    with pytest.raises(
+        TypeError, match="must be a folder or a name on the Hub, got a ScalarModel: .*`save_pretrained`"
+    ):
+        evaluate(model, "own", table)
+
+
+def test_embeddings_without_unit_norm_are_refused():
+    embeddings = slow.make_embeddings(12, 1, dim=8)
+    embeddings.text_embeds = embeddings.text_embeds * 2
+    with pytest.raises(ValueError, match="Embeddings must have unit norm"):
+        evaluate(embeddings=embeddings, **QUICK)
