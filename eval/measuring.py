@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scalar_retrieval.gallery.embedding import check_reading
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.second_stage.matching import check_can_match
 from scalar_retrieval.gallery.store.files import write_json
@@ -52,8 +51,6 @@ def prepare(
     Raises:
         ValueError: a step cannot be done; FileNotFoundError: a file does not exist.
     """
-    if inputs.model is not None:
-        check_reading(inputs.batch_size, num_readers())
     # Given embeddings are read before the model, which takes longer to load.
     given = inputs.embeddings
     if isinstance(given, AnyPath):
@@ -70,10 +67,14 @@ def prepare(
     if inputs.model is None:
         return given, None
 
-    # The model and the benchmark, and what is checked only now that they are known.
-    from .benchmarks.clip_rows import query_kinds  # not at the top: models, benchmarks and decoders take seconds
+    # Not at the top: models, benchmarks and decoders take seconds.
+    from scalar_retrieval.gallery.embedding import check_reading
+
+    from .benchmarks.clip_rows import query_kinds
     from .source import Source
 
+    # The model and the benchmark, and what is checked only now that they are known.
+    check_reading(inputs.batch_size, num_readers())
     source = Source.open(inputs, fusion_split)
     if needs_match:
         check_can_match(source.model)

@@ -7,7 +7,7 @@ import scalar_retrieval.commands.interrupts  # noqa: F401 # isort: skip (first, 
 
 import logging
 from collections.abc import Sequence
-from importlib import import_module
+from typing import Any
 
 import typer
 
@@ -15,7 +15,7 @@ from scalar_retrieval.commands.errors import Commands, run_command
 from scalar_retrieval.commands.options import command_of
 from scalar_retrieval.commands.texts import print_lines, print_message
 
-from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, Push, SpacePush
+from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush
 
 app = typer.Typer(
     cls=Commands,
@@ -24,21 +24,18 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def _command(kind: str, settings: type[Push], about: str) -> None:
-    """Create the command that publishes a kind, defined in the module of the same name."""
+def _command(kind: str, settings: type, about: str) -> None:
+    """Create the command that publishes a kind."""
 
-    def run(given: Push) -> None:
-        from .publishing import push
+    def run(options: Any) -> None:
+        from .publish import publish
 
-        done = push(given, import_module(f".{kind}", __package__).KIND)
-        # A dry run returns the card.
-        if isinstance(done, str):
-            print_lines(*done.split("\n"))
-            print_message(f"Nothing was sent. The files to publish are in {given.dry_run}.")
-        elif done.changed:
-            print_lines(f"Published: {done.url}")
-        else:
-            print_lines(f"Nothing has changed since the last push: {done.url}")
+        address = publish(**vars(options), kind=kind)
+        if options.dry_run is None:
+            print_lines(f"Published: {address}")
+            return
+        print_lines(*(options.dry_run / "README.md").read_text(encoding="utf-8").split("\n"))
+        print_message(f"Nothing was sent. The files to publish are in {address}.")
 
     run.__name__ = kind
     run.__doc__ = about

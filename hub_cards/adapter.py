@@ -1,5 +1,7 @@
 """Publishes an adapter: weights, configuration, processor, code, recipe, results, a card, and the id of its base."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
@@ -8,9 +10,8 @@ from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
-from .publishing import Kind, PublishedModel, find_model
+from .publishing import Kind, PublishedModel, Push, find_model
 from .records.evaluations import identifier
-from .settings import AdapterPush
 from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
 
 _SCALARS = ("logit_scale", "hyperbolic")
@@ -67,7 +68,9 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
     return base
 
 
-def stage_adapter(source: Path, folder: Path, base: PublishedModel, results: list[Path] | None = None) -> None:
+def stage_adapter(
+    source: Path, folder: Path, base: PublishedModel, results: Sequence[str | os.PathLike] | None = None
+) -> None:
     """
     Stage an adapter.
 
@@ -112,11 +115,13 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
     return render("adapter", card, details, **variables)
 
 
-def _stage(settings: AdapterPush, folder: Path, api: HfApi) -> None:
-    base = find_base(api, settings.folder, settings.base, offline=settings.dry_run is not None)
-    stage_adapter(settings.folder, folder, base, settings.results)
+def _stage(push: Push, folder: Path, api: HfApi) -> None:
+    source = Path(push.source)
+    base = find_base(api, source, push.base, offline=push.dry_run is not None)
+    stage_adapter(source, folder, base, push.results)
 
 
-KIND = Kind("adapter", "model", (*OWNED, "adapter_config.json", "adapter_model*.safetensors"), _stage, adapter_card)
+_OWNED = (*OWNED, "adapter_config.json", "adapter_model*.safetensors")
+KIND = Kind("adapter", "model", _OWNED, _stage, adapter_card, ("base", "results"))
 
 __all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "stage_adapter"]

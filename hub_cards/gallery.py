@@ -27,8 +27,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 from .card import Details, render
 from .markdown import code
 from .privacy import without_folders
-from .publishing import Kind, PublishedModel, find_model
-from .settings import GalleryPush
+from .publishing import Kind, PublishedModel, Push, find_model
 
 # A common folder at this level or higher would leave names of people or disks in the paths below it.
 _TOO_HIGH = ("/", "/home", "/Users")
@@ -323,9 +322,10 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
     return model
 
 
-def _stage(settings: GalleryPush, folder: Path, api: HfApi) -> None:
-    model = _model_of(api, settings.folder, settings.model, offline=settings.dry_run is not None)
-    stage_gallery(settings.folder, folder, model, settings.media)
+def _stage(push: Push, folder: Path, api: HfApi) -> None:
+    source = Path(push.source)
+    model = _model_of(api, source, push.model, offline=push.dry_run is not None)
+    stage_gallery(source, folder, model, push.media)
 
 
 KIND = Kind(
@@ -334,6 +334,7 @@ KIND = Kind(
     ("gallery.json", "gallery-copy.json", "clips/*", "queries/*", "files/*", "media/*", "transcripts/*"),
     _stage,
     gallery_card,
+    ("model", "media"),
 )
 
 __all__ = ["KIND", "gallery_card", "stage_gallery"]

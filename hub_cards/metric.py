@@ -10,8 +10,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, RepoCard
 
 from .card import Details, render
-from .publishing import Kind
-from .settings import MetricPush
+from .publishing import Kind, Push
 
 _PAGE = Path(__file__).with_name("metric_page.py")
 _APP = "app.py"
@@ -72,11 +71,11 @@ def metric_card(folder: Path, repo_id: str, details: Details) -> str:
     )
 
 
-def _stage(settings: MetricPush, folder: Path, api: HfApi) -> None:
-    stage_metric(settings.folder, folder, settings.name)
+def _stage(push: Push, folder: Path, api: HfApi) -> None:
+    stage_metric(Path(push.source), folder, push.repo_id)
 
 
 _OWNED = ("app.py", "example.json", "ranking.py", "requirements.txt")
-KIND = Kind("metric", "space", _OWNED, _stage, metric_card, "gradio")
+KIND = Kind("metric", "space", _OWNED, _stage, metric_card, sdk="gradio")
 
 __all__ = ["KIND", "metric_card", "stage_metric"]

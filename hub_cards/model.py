@@ -1,6 +1,8 @@
 """Publishes a whole model: weights, configuration, processor, code, recipe, results and a card."""
 
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCardData
@@ -8,12 +10,11 @@ from huggingface_hub import HfApi, ModelCardData
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
-from .publishing import Kind
-from .settings import ModelPush
+from .publishing import Kind, Push
 from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
 
 
-def stage_model(source: Path, folder: Path, results: list[Path] | None = None) -> None:
+def stage_model(source: Path, folder: Path, results: Sequence[str | os.PathLike] | None = None) -> None:
     """
     Stage a whole model.
 
@@ -52,10 +53,10 @@ def model_card(folder: Path, repo_id: str, details: Details) -> str:
     return render("model", card, details, trained=trained, adapter=None, **variables)
 
 
-def _stage(settings: ModelPush, folder: Path, api: HfApi) -> None:
-    stage_model(settings.folder, folder, settings.results)
+def _stage(push: Push, folder: Path, api: HfApi) -> None:
+    stage_model(Path(push.source), folder, push.results)
 
 
-KIND = Kind("model", "model", OWNED, _stage, model_card)
+KIND = Kind("model", "model", OWNED, _stage, model_card, ("results",))
 
 __all__ = ["KIND", "model_card", "stage_model"]

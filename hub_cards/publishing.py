@@ -7,7 +7,7 @@ as it was. The same command then resumes: files that the Hub has already are not
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
@@ -25,7 +25,6 @@ from scalar_retrieval.modeling_scalar.model_identity import identify
 from .card import Details, read_card
 from .errors import PublishError, explained
 from .privacy import check_card, check_no_token
-from .settings import Push
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +33,22 @@ RECORD = "hub.json"
 
 MakeCard = Callable[[Path, str, Details], str]
 """Returns README.md from the staged folder, the full id of the repository, and the details of the card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """What is published, where to and how: the arguments of [`~scalar_retrieval.hub_cards.publish.publish`]; `source`
+    is its `folder`."""
+
+    source: str | os.PathLike
+    repo_id: str
+    license: str | None = None
+    private: bool = False
+    dry_run: str | os.PathLike | None = None
+    results: Sequence[str | os.PathLike] | None = None
+    base: str | None = None
+    model: str | None = None
+    media: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,28 +61,29 @@ class Kind:
         repo_type (`str`): "model", "dataset" or "space".
         owned (`tuple[str, ...]`): patterns of the files that a push of this kind writes. Files of an earlier push that
             no longer exist are deleted by the next commit; all other files were added manually and stay.
-        stage (`Callable`): takes the settings, an empty folder and the Hub, and fills the folder with everything but
+        stage (`Callable`): takes a [`Push`], an empty folder and the Hub, and fills the folder with everything but
             the card. Returns keyword arguments of `make_card`, if the files do not contain all that it needs.
         make_card (`Callable`): see [`MakeCard`].
+        options (`tuple[str, ...]`): those of "results", "base", "model" and "media" that it uses.
         sdk (`str`, *optional*): SDK of a Space.
     """
 
     name: str
     repo_type: str
     owned: tuple[str, ...]
-    stage: Callable[[Any, Path, HfApi], Mapping[str, Any] | None]
+    stage: Callable[[Push, Path, HfApi], Mapping[str, Any] | None]
     make_card: Callable[..., str]
+    options: tuple[str, ...] = ()
     sdk: str | None = None
 
 
 @dataclass(frozen=True)
 class Published:
-    """The result of a push: a commit of `repo_id`, its page, and whether that changed anything."""
+    """The result of a push: a commit of `repo_id`, the earlier one if nothing has changed, and its page."""
 
     repo_id: str
     commit: str
     url: str
-    changed: bool
 
 
 @dataclass(frozen=True)
@@ -80,13 +96,13 @@ class _Repository:
     details: Details = Details()
 
 
-def _find_repository(api: HfApi, kind: Kind, settings: Push) -> _Repository:
+def _find_repository(api: HfApi, kind: Kind, push: Push) -> _Repository:
     """Look up a repository; a [`PublishError`] if it holds something that this push would mix with."""
     try:
-        info = api.repo_info(settings.name, repo_type=kind.repo_type)
+        info = api.repo_info(push.repo_id, repo_type=kind.repo_type)
     except RepositoryNotFoundError:
         return _Repository()
-    if settings.private and not info.private:
+    if push.private and not info.private:
         raise PublishError(f"{info.id} already exists and is public: make it private in its settings first.")
     # Its card names the kind of push that wrote the repository.
     files = tuple(sibling.rfilename for sibling in info.siblings)
@@ -111,10 +127,10 @@ def _find_repository(api: HfApi, kind: Kind, settings: Push) -> _Repository:
     return _Repository(info.sha, files)
 
 
-def _details(settings: Push) -> Details:
+def _details(push: Push) -> Details:
     """Return the publisher's values that no file records."""
-    if settings.license:
-        return Details({"license": settings.license})
+    if push.license:
+        return Details({"license": push.license})
     return Details()
 
 
@@ -140,7 +156,7 @@ def _operations(folder: Path, kind: Kind, earlier: _Repository) -> list[CommitOp
     return operations
 
 
-def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: MakeCard) -> Published:
+def commit_folder(api: HfApi, kind: Kind, push: Push, folder: Path, make_card: MakeCard) -> Published:
     """
     Publish a staged folder as one commit, with a card that completes the publisher's values from the existing card.
     The repository is created if needed.
@@ -152,15 +168,15 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
         ValueError: the existing card cannot be kept, the new one breaks a rule of the Hub, or a file holds a token.
     """
-    where = f"{kind.repo_type} {settings.name}"
-    repo = {"repo_id": settings.name, "repo_type": kind.repo_type}
+    where = f"{kind.repo_type} {push.repo_id}"
+    repo = {"repo_id": push.repo_id, "repo_type": kind.repo_type}
     # The card, from the one on the Hub; a new repository is only created if all that it will hold is right.
     with explained(api.endpoint, where):
-        earlier = _find_repository(api, kind, settings)
-        _write_card(folder, make_card(folder, settings.name, _details(settings).over(earlier.details)))
+        earlier = _find_repository(api, kind, push)
+        _write_card(folder, make_card(folder, push.repo_id, _details(push).over(earlier.details)))
         RepoCard.load(folder / "README.md").validate(kind.repo_type)
         if earlier.commit is None:
-            api.create_repo(**repo, private=settings.private, space_sdk=kind.sdk)
+            api.create_repo(**repo, private=push.private, space_sdk=kind.sdk)
     # One commit on top of the one that was found: if somebody else pushes in between, the Hub refuses it.
     with explained(api.endpoint, where, "Push again: if the commit succeeded anyway, that changes nothing."):
         commit = api.create_commit(
@@ -169,16 +185,15 @@ def publish(api: HfApi, kind: Kind, settings: Push, folder: Path, make_card: Mak
             commit_message=f"Publish this {kind.name} with its card",
             parent_commit=earlier.commit,
         )
-    return Published(settings.name, commit.oid, commit.commit_url, commit.oid != earlier.commit)
+    return Published(push.repo_id, commit.oid, commit.commit_url)
 
 
-def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
+def send(push: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
     """
     Stage files, write their card, and commit both; a dry run writes both into a folder.
 
     Args:
-        settings ([`~scalar_retrieval.hub_cards.settings.Push`]): settings of this kind: what is published, where to,
-            and how.
+        push ([`Push`]): what is published, where to, and how.
         kind ([`Kind`]): the kind.
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
@@ -186,24 +201,23 @@ def push(settings: Push, kind: Kind, api: HfApi | None = None) -> Published | st
         [`Published`], or for a dry run, which uses no network, the card, without manual text from the Hub.
 
     Raises:
-        PublishError, ValueError: as in [`publish`].
+        PublishError, ValueError: as in [`commit_folder`].
         FileNotFoundError: a file to publish is missing.
         FileExistsError: the folder of a dry run exists.
     """
     api = api or HfApi()
-    output = settings.dry_run
     # Staged elsewhere, so that a push that fails leaves the source as it was.
     with TemporaryDirectory(prefix="hub_cards-") as name:
         folder = Path(name)
-        make_card = partial(kind.make_card, **(kind.stage(settings, folder, api) or {}))
-        if output is None:
-            published = publish(api, kind, settings, folder, make_card)
+        make_card = partial(kind.make_card, **(kind.stage(push, folder, api) or {}))
+        if push.dry_run is None:
+            published = commit_folder(api, kind, push, folder, make_card)
             if kind.repo_type == "model":
-                _write_record(settings.folder, folder, api.endpoint, published)
+                _write_record(Path(push.source), folder, api.endpoint, published)
             return published
-        card = make_card(folder, settings.name, _details(settings))
+        card = make_card(folder, push.repo_id, _details(push))
         _write_card(folder, card)
-        shutil.copytree(folder, output)  # an error if it exists
+        shutil.copytree(folder, push.dry_run)  # an error if it exists
         return card
 
 
@@ -298,8 +312,9 @@ __all__ = [
     "MakeCard",
     "Published",
     "PublishedModel",
+    "Push",
     "check_place",
+    "commit_folder",
     "find_model",
-    "publish",
-    "push",
+    "send",
 ]

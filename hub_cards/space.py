@@ -13,8 +13,7 @@ from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 
 from .card import Details, render, render_text
 from .errors import explained
-from .publishing import Kind, check_place
-from .settings import SpacePush
+from .publishing import Kind, Push, check_place
 
 
 def space_card(
@@ -41,13 +40,13 @@ def space_card(
     return render("space", data, details, model=model, gallery=gallery, gallery_revision=gallery_revision)
 
 
-def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
+def _stage(push: Push, folder: Path, api: HfApi) -> dict[str, Any]:
     """Write the Dockerfile; return the card's variables: the commit of the gallery and, if looked up, its model."""
-    gallery = settings.gallery
+    gallery = str(push.source)
     check_place("gallery", gallery)
     place = {"gallery": gallery, "gallery_revision": "main", "model": None}
     # The commit now on the Hub is what the Space serves, whatever is pushed later.
-    if settings.dry_run is None:  # else nothing is looked up
+    if push.dry_run is None:  # else nothing is looked up
         with explained(api.endpoint, f"dataset {gallery}"):
             place["gallery_revision"] = api.dataset_info(gallery).sha
             path = api.hf_hub_download(gallery, MANIFEST, repo_type="dataset", revision=place["gallery_revision"])
@@ -64,6 +63,6 @@ def _stage(settings: SpacePush, folder: Path, api: HfApi) -> dict[str, Any]:
     return place
 
 
-KIND = Kind("space", "space", ("Dockerfile",), _stage, space_card, "docker")
+KIND = Kind("space", "space", ("Dockerfile",), _stage, space_card, sdk="docker")
 
 __all__ = ["KIND", "space_card"]

@@ -111,12 +111,12 @@ def _stage_training(source: Path, folder: Path) -> None:
             write_json(content, folder / name)
 
 
-def _find_results(source: Path, given: list[Path] | None) -> list[Path]:
+def _find_results(source: Path, given: Sequence[str | os.PathLike] | None) -> list[Path]:
     """Return the result files to publish: those given, or else all in the folder's `results`."""
     if given is None:
         return sorted((source / "results").rglob("results.json"))
     files = []
-    for path in given:
+    for path in map(Path, given):
         inside = [path]
         if path.is_dir():
             inside = sorted(path.rglob("results.json"))
@@ -135,7 +135,7 @@ def _result_name(result: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.-]+", "_", "-".join(parts))
 
 
-def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None:
+def _stage_results(source: Path, folder: Path, given: Sequence[str | os.PathLike] | None) -> None:
     """Copy the results that were measured with exactly these weights, and their figures."""
     # A result counts for these weights alone.
     digests = identify(source).weights
@@ -145,7 +145,8 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
         staged = folder / "results" / _result_name(result.content)
         if staged.exists():
             raise ValueError(
-                f"{path} is the second result of {staged.name}. Choose which ones to publish with --results."
+                f"{path} is the second result of {staged.name}. Remove one of them, or name those to publish: "
+                "`publish(..., results=[...])` in Python."
             )
         staged.mkdir(parents=True)
         gallery = result.content["gallery"]  # its ids are published as they were hashed
@@ -154,13 +155,13 @@ def _stage_results(source: Path, folder: Path, given: list[Path] | None) -> None
             shutil.copyfile(path.parent / _FIGURE, staged / _FIGURE)
 
 
-def stage_beside_weights(source: Path, folder: Path, results: list[Path] | None) -> None:
+def stage_beside_weights(source: Path, folder: Path, results: Sequence[str | os.PathLike] | None) -> None:
     """
     Stage the files that belong to weights: configuration, processor, code, records of the training and results.
 
     Args:
         source (`Path`), folder (`Path`): folder of the model or adapter, and the staged one.
-        results (`list[Path]`, *optional*): result files, or folders of some; by default all in its `results`.
+        results (`Sequence[str]`, *optional*): result files, or folders of some; by default all in its `results`.
 
     Raises:
         FileNotFoundError: a given path holds no result.

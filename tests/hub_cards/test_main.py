@@ -27,18 +27,21 @@ def push(hub, model_dir):
     return push
 
 
-def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, push, model_dir):
+def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, push, model_dir, caplog):
     commit = push("--license", "mit").stdout.removeprefix(f"Published: {hub.url}/{NAME}/commit/").strip()
     assert commit == hub.repo(NAME).branches["main"]
     note = {"endpoint": hub.url, "repo_id": NAME, "revision": commit, "fingerprint": identify(NAME).fingerprint}
     assert json.loads((model_dir / "hub.json").read_text()) == note
-    assert push().stdout == f"Nothing has changed since the last push: {hub.url}/{NAME}/commit/{commit}\n"
+    assert push().stdout == f"Published: {hub.url}/{NAME}/commit/{commit}\n"
+    assert "No files have been modified" in caplog.text  # by the Hub's library
     assert "hub.json" not in hub.repo(NAME).files()
 
 
 def test_a_wrong_option_is_an_error_in_one_line(hub, push):
-    result = push("--results", "nowhere", code=1)
-    assert result.stderr.splitlines()[-1].startswith("Error: There is no results.json at nowhere")
+    result = push("--license", "my own", code=1)
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    result = push(name="scalar", code=1)
+    assert result.stderr == "Error: `repo_id` must be an id on the Hub, user/name, got 'scalar'.\n"
     assert not result.stdout and not hub.repos
 
 

@@ -16,8 +16,7 @@ from scalar_retrieval.hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_
 from scalar_retrieval.hub_cards.errors import PublishError
 from scalar_retrieval.hub_cards.model import KIND as MODEL
 from scalar_retrieval.hub_cards.privacy import check_card, check_no_token, without_folders
-from scalar_retrieval.hub_cards.publishing import publish
-from scalar_retrieval.hub_cards.settings import MetricPush
+from scalar_retrieval.hub_cards.publishing import Push, commit_folder
 
 NAME = "user/scalar"
 
@@ -41,8 +40,8 @@ def card(folder, repo_id: str, details: Details, kind="model", text="A model.") 
 
 
 def push(hub, folder, make_card=card, api=None, kind=MODEL, repo_id=NAME, license="mit", **options):
-    settings = MetricPush(name=repo_id, folder=folder, license=license, **options)
-    return publish(api or hub.api(), kind, settings, folder, make_card)
+    given = Push(source=folder, repo_id=repo_id, license=license, **options)
+    return commit_folder(api or hub.api(), kind, given, folder, make_card)
 
 
 def preview(folder, output):
@@ -51,8 +50,8 @@ def preview(folder, output):
     def stage(settings, staged, api):
         shutil.copytree(folder, staged, dirs_exist_ok=True)
 
-    settings = MetricPush(name=NAME, folder=folder, license="mit", dry_run=output)
-    return publishing.push(settings, replace(MODEL, stage=stage, make_card=card))
+    given = Push(source=folder, repo_id=NAME, license="mit", dry_run=output)
+    return publishing.send(given, replace(MODEL, stage=stage, make_card=card))
 
 
 def files_of(hub, revision="main", repo_id=NAME):
@@ -76,14 +75,14 @@ def test_a_folder_becomes_one_commit(hub, folder):
     repo = hub.repo(NAME)
     assert [commit.title for commit in repo.commits] == ["initial commit", "Publish this model with its card"]
     assert files_of(hub) == contents(folder) and "README.md" in files_of(hub) and not repo.private
-    assert published.commit == repo.commits[-1].sha and published.changed
+    assert published.commit == repo.commits[-1].sha
     assert published.url == f"{hub.url}/{NAME}/commit/{published.commit}"
     assert hub.leaks() == [] and hub.unknown == []
 
 
 def test_pushing_the_same_again_changes_nothing(hub, folder):
     first, second = push(hub, folder), push(hub, folder)
-    assert second.commit == first.commit and first.changed and not second.changed
+    assert second.commit == first.commit
     assert len(hub.repo(NAME).commits) == 2
 
 
@@ -154,7 +153,8 @@ def test_a_commit_whose_answer_is_lost_is_not_called_nothing_and_is_not_made_twi
     ):
         push(hub, folder)
     assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()
-    assert not push(hub, folder).changed
+    commit = hub.repo(NAME).branches["main"]
+    assert push(hub, folder).commit == commit
 
 
 def test_a_change_meanwhile_is_not_overwritten(hub, folder):
