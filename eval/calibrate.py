@@ -5,7 +5,7 @@ Imports nothing slow: what is wrong is reported before the libraries are importe
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scalar_retrieval.commands.options import load_plugins
 
@@ -33,12 +33,8 @@ def calibrate(
     output: AnyPath,
     embeddings: AnyPath | None = None,
     split: str = "test",
-    captions: Literal["first", "all"] | None = None,
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
-    words_of: AnyPath | None = None,
-    on_missing: Literal["raise", "leave_out"] = "raise",
-    batch_size: int = 32,
     scale_offset: bool = False,
     write: bool = False,
     progress: bool = True,
@@ -55,9 +51,9 @@ def calibrate(
         scale_offset (`bool`): also fit a scale and an offset of each modality's cosines.
         write (`bool`): save a gain that is certain: in the gallery, and in `config.json` of a model's own folder. The
             gallery also gets the score below which clips do not match.
-        benchmark, root, embeddings, split, captions, columns, holdout, words_of, on_missing, batch_size, progress,
-            plugins: as in [`~scalar_retrieval.eval.run.evaluate`]; embeddings by their place. To count unreadable
-            files as absent, embed the benchmark first with `scalar eval embed`.
+        benchmark, root, embeddings, split, columns, holdout, progress, plugins: as in
+            [`~scalar_retrieval.eval.run.evaluate`]; embeddings by their place. To read clips in another way, embed
+            them first with [`~scalar_retrieval.eval.embedding.embed_benchmark.embed_benchmark`].
 
     Returns:
         [`~scalar_retrieval.eval.protocol.calibration.Calibration`], and the files and folders that the result was
@@ -79,14 +75,8 @@ def calibrate(
         root=root,
         embeddings=embeddings,
         split=split,
-        settings={
-            "captions": captions,
-            "on_missing": on_missing,
-            "columns": columns,
-            "holdout": holdout,
-            "words_of": words_of,
-        },
-        batch_size=batch_size,
+        columns=columns,
+        holdout=holdout,
         progress=progress,
     )
 

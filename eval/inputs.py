@@ -52,8 +52,8 @@ class Inputs:
             [`~scalar_retrieval.eval.embedding.embeddings.Embeddings`], *optional*): in place of the model and the
             benchmark, or with them for what reads clips or captions. A gallery may lack queries, as those of
             `scalar index` do: the benchmark then gives the captions of its clips.
-        split (`str`): of the benchmark.
-        settings (`Mapping`): how the split is read, keyword arguments of
+        split (`str`), captions (`str`, *optional*), columns (`Mapping`, *optional*), holdout (`float`, *optional*),
+            words_of (`str`, *optional*), on_missing (`str`): of
             [`~scalar_retrieval.eval.benchmarks.registry.load_split`].
         on_error (`str`): `"raise"` stops at unreadable files, `"missing"` counts them as absent.
         batch_size (`int`): clips or captions per forward pass.
@@ -68,9 +68,13 @@ class Inputs:
     model: AnyPath | None
     benchmark: str | None
     root: AnyPath | None
-    embeddings: "AnyPath | Gallery | Embeddings | None"
-    split: str
-    settings: Mapping[str, Any]
+    embeddings: "AnyPath | Gallery | Embeddings | None" = None
+    split: str = "test"
+    captions: str | None = None
+    columns: Mapping[str, str] | None = None
+    holdout: float | None = None
+    words_of: AnyPath | None = None
+    on_missing: str = "raise"
     on_error: str = "raise"
     batch_size: int = 32
     progress: bool = True
@@ -117,6 +121,12 @@ class Inputs:
                 "`embeddings` must be the folder or address of a gallery, a `Gallery` or `Embeddings`, got a "
                 f"{type(self.embeddings).__name__}."
             )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the split is read: keyword arguments of `load_split`."""
+        names = ("captions", "on_missing", "columns", "holdout", "words_of")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def place(self) -> str | None:

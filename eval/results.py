@@ -4,6 +4,9 @@ from typing import Any, TypedDict
 
 Metrics = dict[str, float | None]
 """Metrics by name, such as `text_to_video_recall_at_1`, in percent; `None` where one is not defined."""
+Entry = dict[str, Any]
+Counts = dict[str, int]
+Points = dict[str, float]
 
 
 class RateResults(TypedDict):
@@ -12,12 +15,12 @@ class RateResults(TypedDict):
 
     rate: float
     num_masked_clips: int
-    presence: dict[str, int]
+    presence: Counts
     methods: dict[str, Metrics]
-    best_pathway: dict[str, Any]
-    aggregation_gain: dict[str, float]
-    mean_weight: dict[str, float]
-    decided: dict[str, int]
+    best_pathway: Entry
+    aggregation_gain: Points
+    mean_weight: Points
+    decided: Counts
 
 
 class FirstStageResults(TypedDict, total=False):
@@ -30,9 +33,9 @@ class FirstStageResults(TypedDict, total=False):
     query_temperature: float
     tie_rule: str
     rates: list[RateResults]
-    ladder: list[dict[str, Any]]
-    differences: list[dict[str, Any]]
-    kinds: list[dict[str, Any]]
+    ladder: list[Entry]
+    differences: list[Entry]
+    kinds: list[Entry]
 
 
 class Results(TypedDict):
@@ -48,19 +51,19 @@ class Results(TypedDict):
     split: str
     trained_on: int | None
     task: str
-    score: dict[str, Any]
+    score: Entry
     retrieval: FirstStageResults
-    two_stage: list[dict[str, Any]]
-    two_stage_fusion: dict[str, Any] | None
-    two_stage_diagnostic: dict[str, Any] | None
-    gallery: dict[str, Any]
+    two_stage: list[Entry]
+    two_stage_fusion: Entry | None
+    two_stage_diagnostic: Entry | None
+    gallery: Entry
     left_out: list[str]
     problems: list[str]
-    embedded: dict[str, Any]
+    embedded: Entry
     versions: dict[str, str | None]
-    source: dict[str, Any] | None
+    source: Entry | None
     date: str
-    arguments: dict[str, Any]
+    arguments: Entry
 
 
 __all__ = ["FirstStageResults", "Metrics", "RateResults", "Results"]

@@ -109,10 +109,7 @@ def publish(
     if others:
         raise ValueError(f"{others} do not apply to what is published, which is of the kind {kind!r}. Leave them out.")
 
-    done = send(push, described, api)
-    if isinstance(done, str):  # the card of a dry run
-        return os.fspath(dry_run)
-    return done.url
+    return send(push, described, api)
 
 
 __all__ = ["KindName", "publish"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, RepoCard
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -75,15 +75,6 @@ class Kind:
     make_card: Callable[..., str]
     options: tuple[str, ...] = ()
     sdk: str | None = None
-
-
-@dataclass(frozen=True)
-class Published:
-    """The result of a push: a commit of `repo_id`, the earlier one if nothing has changed, and its page."""
-
-    repo_id: str
-    commit: str
-    url: str
 
 
 @dataclass(frozen=True)
@@ -156,13 +147,13 @@ def _operations(folder: Path, kind: Kind, earlier: _Repository) -> list[CommitOp
     return operations
 
 
-def commit_folder(api: HfApi, kind: Kind, push: Push, folder: Path, make_card: MakeCard) -> Published:
+def commit_folder(api: HfApi, kind: Kind, push: Push, folder: Path, make_card: MakeCard) -> CommitInfo:
     """
     Publish a staged folder as one commit, with a card that completes the publisher's values from the existing card.
     The repository is created if needed.
 
-    The commit is made here, because `upload_folder` of huggingface_hub splits a large folder into several, in which
-    the card and the weights might not match.
+    Returns the commit, the earlier one if nothing has changed. It is made here, because `upload_folder` of
+    huggingface_hub splits a large folder into several, in which the card and the weights might not match.
 
     Raises:
         PublishError: the Hub refuses or cannot be reached, or the repository holds something else.
@@ -179,16 +170,15 @@ def commit_folder(api: HfApi, kind: Kind, push: Push, folder: Path, make_card: M
             api.create_repo(**repo, private=push.private, space_sdk=kind.sdk)
     # One commit on top of the one that was found: if somebody else pushes in between, the Hub refuses it.
     with explained(api.endpoint, where, "Push again: if the commit succeeded anyway, that changes nothing."):
-        commit = api.create_commit(
+        return api.create_commit(
             **repo,
             operations=_operations(folder, kind, earlier),
             commit_message=f"Publish this {kind.name} with its card",
             parent_commit=earlier.commit,
         )
-    return Published(push.repo_id, commit.oid, commit.commit_url)
 
 
-def send(push: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
+def send(push: Push, kind: Kind, api: HfApi | None = None) -> str:
     """
     Stage files, write their card, and commit both; a dry run writes both into a folder.
 
@@ -198,7 +188,8 @@ def send(push: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
         api ([`~huggingface_hub.HfApi`], *optional*): endpoint and token, by default those of the environment.
 
     Returns:
-        [`Published`], or for a dry run, which uses no network, the card, without manual text from the Hub.
+        `str`: the address of the commit; or of a dry run, which uses no network, the folder. Its card is without
+        manual text from the Hub.
 
     Raises:
         PublishError, ValueError: as in [`commit_folder`].
@@ -211,14 +202,13 @@ def send(push: Push, kind: Kind, api: HfApi | None = None) -> Published | str:
         folder = Path(name)
         make_card = partial(kind.make_card, **(kind.stage(push, folder, api) or {}))
         if push.dry_run is None:
-            published = commit_folder(api, kind, push, folder, make_card)
+            commit = commit_folder(api, kind, push, folder, make_card)
             if kind.repo_type == "model":
-                _write_record(Path(push.source), folder, api.endpoint, published)
-            return published
-        card = make_card(folder, push.repo_id, _details(push))
-        _write_card(folder, card)
+                _write_record(push, folder, api.endpoint, commit.oid)
+            return commit.commit_url
+        _write_card(folder, make_card(folder, push.repo_id, _details(push)))
         shutil.copytree(folder, push.dry_run)  # an error if it exists
-        return card
+        return os.fspath(push.dry_run)
 
 
 # Models on the Hub --------------------------------------------------------------------------------------------------
@@ -233,16 +223,16 @@ class PublishedModel:
     fingerprint: str | None = None
 
 
-def _write_record(source: Path, staged: Path, endpoint: str, published: Published) -> None:
+def _write_record(push: Push, staged: Path, endpoint: str, commit: str) -> None:
     """Record in a model's folder where it was published, and the fingerprint of its files there."""
     fingerprint = identify(staged).fingerprint  # its base, if it has one, is on the Hub
-    record = {"repo_id": published.repo_id, "revision": published.commit, "fingerprint": fingerprint}
+    record = {"repo_id": push.repo_id, "revision": commit, "fingerprint": fingerprint}
     try:
-        write_json({"endpoint": endpoint} | record, source / RECORD)
+        write_json({"endpoint": endpoint} | record, Path(push.source) / RECORD)
     except OSError as error:
         logger.warning(
             "%s was published, but that could not be noted in %s (%s): give its id where it is needed.",
-            published.repo_id, source, error.strerror,
+            push.repo_id, push.source, error.strerror,
         )  # fmt: skip
 
 
@@ -310,7 +300,6 @@ __all__ = [
     "RECORD",
     "Kind",
     "MakeCard",
-    "Published",
     "PublishedModel",
     "Push",
     "check_place",

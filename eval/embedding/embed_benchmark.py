@@ -203,15 +203,12 @@ def embed_benchmark(
         model=model,
         benchmark=benchmark,
         root=root,
-        embeddings=None,
         split=split,
-        settings={
-            "captions": captions,
-            "on_missing": on_missing,
-            "columns": columns,
-            "holdout": holdout,
-            "words_of": words_of,
-        },
+        captions=captions,
+        columns=columns,
+        holdout=holdout,
+        words_of=words_of,
+        on_missing=on_missing,
         on_error=on_error,
     )
     source = Source.open(inputs)

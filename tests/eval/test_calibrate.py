@@ -222,7 +222,7 @@ def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place,
     write_clips("silent", list("ab"), "own")
     write_table(place / "clips.csv", "ab")
     for name, expected in (("videos", reported), ("silent", {"query_temperature": 0.1})):  # by default the paper's
-        source = {"model": "own", "benchmark": "own", "root": "clips.csv", "split": "test", "settings": {}}
+        source = {"model": "own", "benchmark": "own", "root": "clips.csv"}
         embeddings, _ = prepare(Inputs(**source, embeddings=name, progress=False))
         assert score_options_of(embeddings.metadata) == {"method": "scalar"} | expected
         embeds, gallery = embeddings.text_embeds, Gallery.open(name)

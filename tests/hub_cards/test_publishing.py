@@ -75,14 +75,14 @@ def test_a_folder_becomes_one_commit(hub, folder):
     repo = hub.repo(NAME)
     assert [commit.title for commit in repo.commits] == ["initial commit", "Publish this model with its card"]
     assert files_of(hub) == contents(folder) and "README.md" in files_of(hub) and not repo.private
-    assert published.commit == repo.commits[-1].sha
-    assert published.url == f"{hub.url}/{NAME}/commit/{published.commit}"
+    assert published.oid == repo.commits[-1].sha
+    assert published.commit_url == f"{hub.url}/{NAME}/commit/{published.oid}"
     assert hub.leaks() == [] and hub.unknown == []
 
 
 def test_pushing_the_same_again_changes_nothing(hub, folder):
     first, second = push(hub, folder), push(hub, folder)
-    assert second.commit == first.commit
+    assert second.oid == first.oid
     assert len(hub.repo(NAME).commits) == 2
 
 
@@ -154,7 +154,7 @@ def test_a_commit_whose_answer_is_lost_is_not_called_nothing_and_is_not_made_twi
         push(hub, folder)
     assert files_of(hub)["config.json"] == (folder / "config.json").read_bytes()
     commit = hub.repo(NAME).branches["main"]
-    assert push(hub, folder).commit == commit
+    assert push(hub, folder).oid == commit
 
 
 def test_a_change_meanwhile_is_not_overwritten(hub, folder):
