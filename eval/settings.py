@@ -26,10 +26,6 @@ _Embeddings = Annotated[
         "them for what reads clips or captions. A published gallery is hf://datasets/USER/NAME."
     ),
 ]
-_Captions = Annotated[
-    Literal["first", "all"] | None,
-    Option(help="Captions to use for each clip; by default those of the protocol."),
-]
 Columns = Annotated[
     Mapping[str, str] | None,
     Option("--column", help=Column.__metadata__[0].help),
@@ -65,7 +61,10 @@ class EmbedConfig:
     root: Annotated[str, _ROOT]
     output: Annotated[Path, Option(help="Folder for the embeddings.")]
     split: _Split = "test"
-    captions: _Captions = None
+    captions: Annotated[
+        Literal["first", "all"] | None,
+        Option(help="Captions to use for each clip; by default those of the protocol."),
+    ] = None
     columns: Columns = None
     holdout: Holdout = None
     words_of: WordsOf = None
@@ -87,7 +86,6 @@ class RunConfig:
     root: Annotated[str | None, _ROOT] = None
     split: _Split = "test"
     embeddings: _Embeddings = None
-    captions: _Captions = None
     columns: Columns = None
     holdout: Holdout = None
     on_missing: _OnMissing = "raise"
