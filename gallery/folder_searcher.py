@@ -21,7 +21,7 @@ from .exact.ranking import rank
 from .filters import Allowed, ClipFacts, Filter
 from .hits import Hits, Texts
 from .querying import check_vectors
-from .searcher import Clip, Scoring, Selection, are_selected
+from .searcher import Scoring, Selection, StoredClip, are_selected
 from .store.columns import embeds_of, presence_of, taken
 from .store.contents import Contents
 from .store.rows import abbreviated, lists_of, strings, texts_of
@@ -36,7 +36,7 @@ _FILTERS = 8  # filters whose results are cached
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FolderClip(Clip):
+class FolderClip(StoredClip):
     """A clip of a gallery in a folder."""
 
     searcher: "FolderSearcher"
@@ -346,7 +346,7 @@ class FolderSearcher:
 
     # Clips ---------------------------------------------------------------------------------------------------------
 
-    def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
+    def clips(self, clip_ids: Sequence[str]) -> list[StoredClip]:
         """Read clips; raises a KeyError that names a missing one."""
         gallery = self.gallery
         if not clip_ids:

@@ -65,7 +65,7 @@ class Scoring:
 
 
 @dataclass(frozen=True, eq=False)
-class Clip:
+class StoredClip:
     """
     One clip, as needed by a query by example, by the second stage and by the page. What requires reading files is
     computed when it is accessed: subclasses override `media`, `still`, `num_windows`, `subtitle` and `words`.
@@ -124,7 +124,7 @@ class Searcher(Protocol):
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
         """Find the exact k best clips of each query, `(Q, D)` of unit norm; says why there are none."""
 
-    def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
+    def clips(self, clip_ids: Sequence[str]) -> list[StoredClip]:
         """Read clips; raises a KeyError that names a missing one."""
 
     def clip_named(self, name: str) -> str:
@@ -150,4 +150,4 @@ def are_selected(modalities: Sequence[str] | None, known: Sequence[str]) -> tupl
     return tuple(name in names for name in known)
 
 
-__all__ = ["Clip", "Scoring", "Searcher", "Selection", "UnsupportedError", "are_selected"]
+__all__ = ["Scoring", "Searcher", "Selection", "StoredClip", "UnsupportedError", "are_selected"]

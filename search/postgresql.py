@@ -38,7 +38,7 @@ from scalar_retrieval.commands.schema import check_value, count, nothing, parse_
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from scalar_retrieval.gallery.hits import Hits, Texts
 from scalar_retrieval.gallery.querying import check_vectors
-from scalar_retrieval.gallery.searcher import Clip, Scoring, Selection, UnsupportedError, are_selected
+from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
 from scalar_retrieval.gallery.store.columns import check_modality
 from scalar_retrieval.gallery.store.described import Described, NoClipError, check_metadata, modalities_in
 from scalar_retrieval.gallery.store.windows import Place, place_of_clip
@@ -279,7 +279,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class TableClip(Clip):
+class TableClip(StoredClip):
     """A clip of a table; `changed` is the time of the last change of its file, in microseconds from 1970."""
 
     changed: int | None = None
@@ -752,7 +752,7 @@ class TableSearcher:
             self.table.check()
             raise
 
-    def clips(self, clip_ids: Sequence[str]) -> list[Clip]:
+    def clips(self, clip_ids: Sequence[str]) -> list[StoredClip]:
         """Read clips; raises a KeyError that names a missing one."""
         with self.table.transaction() as connection:
             rows = self.table.rows(connection, self.pushed, "clip_id = ANY(%s)", [list(clip_ids)])

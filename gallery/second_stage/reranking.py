@@ -12,12 +12,12 @@ from ..decoding import num_processors, tolerant
 from ..embedding import ReadBatch, read_batches
 from ..hits import Hits
 from ..querying import QueryModel, split_query
-from ..searcher import Clip
+from ..searcher import StoredClip
 from ..store.file_state import has_given_words, is_as_known
 from .matching import check_weight, clip_views, fused_values, match_logits, reranked_places
 
 if TYPE_CHECKING:
-    from scalar_retrieval.modeling_scalar.processing_scalar import Clip as ClipInputs
+    from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 
 _BATCH_SIZE = 8
 _NAMED = 3  # most clips named among those that keep their place
@@ -26,7 +26,7 @@ _NAMED = 3  # most clips named among those that keep their place
 def rerank(
     results: Sequence[Hits],
     query_model: QueryModel,
-    clips: Mapping[str, Clip],
+    clips: Mapping[str, StoredClip],
     depth: int,
     modalities: Sequence[str],
     weight: float | None,
@@ -38,7 +38,7 @@ def rerank(
         results (`list[Hits]`): with their `query`.
         query_model ([`~scalar_retrieval.gallery.querying.QueryModel`]): with a cross-encoder, see
             [`~scalar_retrieval.gallery.second_stage.matching.check_can_match`].
-        clips (`dict[str, Clip]`): the clips of these hits, by identifier.
+        clips (`dict[str, StoredClip]`): the clips of these hits, by identifier.
         depth (`int`): number of hits of each query, at least 1.
         modalities (`list[str]`): the selected modalities; the cross-encoder uses only the paper's.
         weight (`float`, *optional*): weight of the match logit, which is added to the first-stage score; if None,
@@ -81,7 +81,7 @@ def rerank(
             reasons[name] = f"it has nothing that the cross-encoder reads ({', '.join(condition_on)})"
     processor = tolerant(query_model.processor)
 
-    def read(row: int) -> "tuple[str, ClipInputs | None]":
+    def read(row: int) -> "tuple[str, Clip | None]":
         needed = [name for name, is_there in zip(readable, mask[row], strict=True) if is_there]
         inputs, reason = _read(processor, clips[names[row]], needed)
         if reason is not None:
@@ -117,7 +117,7 @@ def rerank(
     return found
 
 
-def _read(processor: Any, clip: Clip, needed: Sequence[str]) -> "tuple[ClipInputs | None, str | None]":
+def _read(processor: Any, clip: StoredClip, needed: Sequence[str]) -> "tuple[Clip | None, str | None]":
     """A clip as it was when it was embedded, or why it is not available."""
     if clip.record is None:
         return None, "the gallery has no record of its file"

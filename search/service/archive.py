@@ -16,7 +16,7 @@ from scalar_retrieval.commands.errors import error_text
 from scalar_retrieval.commands.texts import plain
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
-from scalar_retrieval.gallery.searcher import Clip, Searcher, Selection
+from scalar_retrieval.gallery.searcher import Searcher, Selection, StoredClip
 from scalar_retrieval.gallery.searching import check_supported, search
 from scalar_retrieval.gallery.store.described import LIMITS
 from scalar_retrieval.gallery.store.windows import SEGMENT
@@ -107,7 +107,7 @@ class Archive:
 
     # Queries -------------------------------------------------------------------------------------------------------
 
-    def search(self, text: str, asked: SearchOptions) -> tuple[SearchAnswer, list[Clip]]:
+    def search(self, text: str, asked: SearchOptions) -> tuple[SearchAnswer, list[StoredClip]]:
         """The best clips for a text."""
         embeds = self.embed(text)
         begun = time.monotonic()
@@ -151,7 +151,7 @@ class Archive:
 
     def _answer(
         self, searcher: Searcher, hits: Hits, asked: SearchOptions, begun: float
-    ) -> tuple[SearchAnswer, list[Clip]]:
+    ) -> tuple[SearchAnswer, list[StoredClip]]:
         temperature = asked.query_temperature
         if temperature is None:
             temperature = searcher.described.query_temperature
@@ -192,7 +192,7 @@ class Archive:
 
     # Clips ---------------------------------------------------------------------------------------------------------
 
-    def _clip(self, key: str, searcher: Searcher) -> Clip:
+    def _clip(self, key: str, searcher: Searcher) -> StoredClip:
         try:
             with self._keys_lock:
                 clip_id = self._keys[key]
@@ -211,7 +211,7 @@ class Archive:
                 self._keys.popitem(last=False)
         return key
 
-    def clip(self, key: str) -> Clip:
+    def clip(self, key: str) -> StoredClip:
         """The clip with a key; an [`UnknownClipError`] if there is none."""
         return self._clip(key, self.searcher())
 
@@ -242,7 +242,7 @@ class Archive:
             note=note,
         )
 
-    def moment(self, key: str) -> tuple[ClipResult, Clip]:
+    def moment(self, key: str) -> tuple[ClipResult, StoredClip]:
         """The clip with a key, in the form of the API and as it is; an [`UnknownClipError`] if there is none."""
         searcher = self.searcher()
         clip = self._clip(key, searcher)
@@ -251,7 +251,7 @@ class Archive:
         hit = Hit(1, clip.clip_id, math.nan, None, presence, place=clip.place, problems=clip.problems)
         return self._result(hit, clip, self._root), clip
 
-    def _results(self, hits: Hits, clips: Sequence[Clip], per_file: bool) -> list[ClipResult]:
+    def _results(self, hits: Hits, clips: Sequence[StoredClip], per_file: bool) -> list[ClipResult]:
         """Hits in the form of the API."""
         results = []
         for hit, clip in zip(hits, clips, strict=True):
@@ -261,7 +261,7 @@ class Archive:
             results.append(result)
         return results
 
-    def _result(self, hit: Hit, clip: Clip, root: str | None) -> ClipResult:
+    def _result(self, hit: Hit, clip: StoredClip, root: str | None) -> ClipResult:
         """A clip in the form of the API, with the URLs of what there is of it."""
         key = self._key_of(hit.clip_id)
         url = f"api/clips/{key}"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scalar_retrieval.gallery.querying import split_query
-from scalar_retrieval.gallery.searcher import Clip
+from scalar_retrieval.gallery.searcher import StoredClip
 from scalar_retrieval.gallery.words.cues import cues_between
 from scalar_retrieval.gallery.words.folding import folded, spans_of
 from scalar_retrieval.gallery.words.transcripts import Cue
@@ -57,7 +57,7 @@ def best_cues(cues: Sequence[Cue], query: str, most: int) -> list[tuple[Cue, boo
     return found or [(cue, False) for cue in cues[:most]]
 
 
-def words_of(clip: Clip, query: str, most: int, is_all: bool = False) -> tuple[list[Line], int]:
+def words_of(clip: StoredClip, query: str, most: int, is_all: bool = False) -> tuple[list[Line], int]:
     """
     Read the words of a clip.
 

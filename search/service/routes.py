@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from scalar_retrieval.gallery.decoding import Stop
 from scalar_retrieval.gallery.querying import split_query
-from scalar_retrieval.gallery.searcher import Clip
+from scalar_retrieval.gallery.searcher import StoredClip
 from scalar_retrieval.gallery.words.transcripts import as_vtt
 
 from .archive import Archive
@@ -125,7 +125,7 @@ async def search(request: SearchRequest, service: InjectedService) -> SearchAnsw
     return answer
 
 
-async def _add_words(hits: Sequence[ClipResult], clips: Sequence[Clip], query: str) -> None:
+async def _add_words(hits: Sequence[ClipResult], clips: Sequence[StoredClip], query: str) -> None:
     """Add words to hits. Where reading them takes long, they stay without: `words` is the URL to get them."""
     # Read the words of all hits at once.
     reading: dict[asyncio.Task, ClipResult] = {}

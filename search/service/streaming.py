@@ -7,7 +7,7 @@ import numpy as np
 from starlette.responses import FileResponse
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.searcher import Clip
+from scalar_retrieval.gallery.searcher import StoredClip
 
 from .models import Kind
 
@@ -94,7 +94,7 @@ def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     return FileResponse(real, headers={"cache-control": f"private, {cached}"}, media_type=media_type)
 
 
-def loudness_of(clip: Clip) -> list[float]:
+def loudness_of(clip: StoredClip) -> list[float]:
     """
     Measure how loud a clip is over its time.
 
