@@ -310,7 +310,7 @@ def _cut(connection: psycopg.Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-class Table:
+class DatabaseTable:
     """
     Statements on a table. Safe to use from several threads: each transaction has its own connection.
 
@@ -495,7 +495,7 @@ class Table:
 
     def _silent(self) -> list[str]:
         """The nodes that do not answer at once; a TableError if the server of the address does not."""
-        hasty = Table(self.address, _HASTE)
+        hasty = DatabaseTable(self.address, _HASTE)
         silent = []
         connection = hasty._begin(_SNAPSHOT)
         for node in hasty.nodes(connection):
@@ -690,7 +690,7 @@ class TableSearcher:
     A table as a [`~scalar_retrieval.gallery.searcher.Searcher`]: exact, with every filter.
 
     Args:
-        table ([`Table`]): which it searches.
+        table ([`DatabaseTable`]): which it searches.
 
     Raises:
         FileNotFoundError: there is no such table, or nothing in it.
@@ -700,7 +700,7 @@ class TableSearcher:
 
     unsupported = frozenset({"mask", "unique", "rerank", "listing"})
 
-    def __init__(self, table: Table):
+    def __init__(self, table: DatabaseTable):
         self.table = table
         with table.transaction() as connection:
             self.pushed = table.pushed(connection)
@@ -940,7 +940,7 @@ __all__ = [
     "NodeError",
     "Pushed",
     "Row",
-    "Table",
+    "DatabaseTable",
     "TableClip",
     "TableError",
     "TableSearcher",

@@ -35,9 +35,9 @@ from .postgresql import (
     OWN_COLUMNS,
     VECTORS,
     WORDS_SUM,
+    DatabaseTable,
     Pushed,
     Row,
-    Table,
 )
 
 _AT_ONCE = 2048  # rows
@@ -137,7 +137,9 @@ def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statement: Callable[[str], Any]) -> None:
+def make_tables(
+    table: DatabaseTable, pushed: Pushed, nodes: Sequence[str], print_statement: Callable[[str], Any]
+) -> None:
     """
     Make the tables of a gallery.
 
@@ -153,7 +155,7 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statem
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     password = os.environ.get("PGPASSWORD", "")
 
-    def make(place: Table, *statements: tuple[str, dict[str, str]]) -> None:
+    def make(place: DatabaseTable, *statements: tuple[str, dict[str, str]]) -> None:
         with place.transaction("READ WRITE", is_made=False) as connection:
             if nodes and place.run(connection, _IS_PLAIN):
                 raise ValueError(
@@ -179,7 +181,7 @@ def make_tables(table: Table, pushed: Pushed, nodes: Sequence[str], print_statem
     for number, node in enumerate(nodes):
         host, _, port = node.partition(":")
         place = address.at(host, port or "5432", f"_{number}")
-        with closing(Table(place, table.timeout)) as part:
+        with closing(DatabaseTable(place, table.timeout)) as part:
             make(part, (_SCALAR + _TABLE, {}))
         names = {"server": sql.Identifier(node), "part": address.identifier(f"_at_{number}"), "node": node}
         names |= {"host": host, "port": port or "5432", "schema": place.schema, "name": place.table}
@@ -210,13 +212,13 @@ def push(
         ValueError: the table holds vectors of another model, dimension or precision, or something else.
         TableError: a server does not answer, or refuses a statement.
     """
-    with closing(Table(address, _PROMPT)) as table:
+    with closing(DatabaseTable(address, _PROMPT)) as table:
         is_new = not table.answers()
         if nodes and not is_new:
             raise ValueError(f"{table.name} exists, and --nodes is for a new table. Choose another name, or drop it.")
         if is_new:
             make_tables(table, pushed_of(gallery, nodes), nodes, print_statement)
-    with closing(Table(address, _TIMEOUT)) as table, table.transaction("READ WRITE") as connection:
+    with closing(DatabaseTable(address, _TIMEOUT)) as table, table.transaction("READ WRITE") as connection:
         table.run(connection, "SELECT pg_advisory_xact_lock(hashtext('scalar push'))")  # one at a time
         return _Push(table, connection, gallery).run()
 
@@ -224,7 +226,7 @@ def push(
 class _Push:
     """A push, in a transaction."""
 
-    def __init__(self, table: Table, connection: psycopg.Connection, gallery: Gallery):
+    def __init__(self, table: DatabaseTable, connection: psycopg.Connection, gallery: Gallery):
         self.table = table
         self.connection = connection
         self.gallery = gallery
@@ -382,9 +384,9 @@ def verify_table(address: TableAddress) -> int:
     Raises:
         DamagedTableError: something is not as it was pushed.
     """
-    with closing(Table(address, _PROMPT)) as table:
+    with closing(DatabaseTable(address, _PROMPT)) as table:
         table.answers()
-    with closing(Table(address, _TIMEOUT)) as table:
+    with closing(DatabaseTable(address, _TIMEOUT)) as table:
         return sum(table.check().num_clips.values())
 
 

@@ -55,9 +55,9 @@ def open_searcher(place: str, timeout: float = 60) -> "Searcher":
         OSError: the server does not answer.
     """
     if is_address(place):
-        from .postgresql import Table, TableSearcher
+        from .postgresql import DatabaseTable, TableSearcher
 
-        return TableSearcher(Table(TableAddress.parse(place), timeout))
+        return TableSearcher(DatabaseTable(TableAddress.parse(place), timeout))
     from scalar_retrieval.gallery.gallery import Gallery
 
     return Gallery.open(place).searcher

@@ -24,7 +24,7 @@ from scalar_retrieval.gallery.hits import Hit
 from scalar_retrieval.gallery.searcher import Scoring, Selection
 from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 from scalar_retrieval.search.addresses import TableAddress
-from scalar_retrieval.search.postgresql import Table, TableSearcher, _Ranking
+from scalar_retrieval.search.postgresql import DatabaseTable, TableSearcher, _Ranking
 from scalar_retrieval.search.push import push
 
 TEMPERATURES = (1e-6, 0.1, 0.3)
@@ -85,7 +85,7 @@ def main(config: PostgresqlConfig) -> None:
                 print(f"{count} nodes, {config.clips:,} clips x 3 x {config.dim}: pushed {rate:,.0f} a second")
 
                 # The least that any score costs, then queries at several temperatures.
-                searcher = TableSearcher(Table(address, 600))
+                searcher = TableSearcher(DatabaseTable(address, 600))
                 ask_products(searcher, texts[0])
                 products = median_ms(lambda text: ask_products(searcher, text), texts)  # noqa: B023
                 for temperature in TEMPERATURES:

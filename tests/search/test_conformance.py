@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.querying import Likeness, NothingToCompareError
 from scalar_retrieval.gallery.searcher import UnsupportedError
 from scalar_retrieval.gallery.searching import search
 from scalar_retrieval.search.addresses import TableAddress
-from scalar_retrieval.search.postgresql import Table, TableSearcher
+from scalar_retrieval.search.postgresql import DatabaseTable, TableSearcher
 from scalar_retrieval.search.push import push
 from tests.gallery.conftest import MADE_BY
 from tests.search.conformance import (
@@ -50,7 +50,7 @@ def hold(request):
         return
     servers = request.getfixturevalue("postgres")(1 if request.param == "table" else 3)
     databases = [server.new_database() for server in servers]
-    table = Table(TableAddress.parse(f"{databases[0]}/clips"))
+    table = DatabaseTable(TableAddress.parse(f"{databases[0]}/clips"))
     nodes = [f"127.0.0.1:{server.port}" for server in servers] if len(servers) > 1 else []
 
     def hold(gallery):

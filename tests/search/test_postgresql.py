@@ -25,9 +25,9 @@ from scalar_retrieval.search.addresses import TableAddress
 from scalar_retrieval.search.postgresql import (
     SCHEMA,
     DamagedTableError,
+    DatabaseTable,
     NodeError,
     Pushed,
-    Table,
     TableError,
     TableSearcher,
 )
@@ -60,7 +60,7 @@ def pushed(gallery, database, servers=(), timeout=60):
     """The searcher of a gallery in the table `clips` of a database, with its parts on servers."""
     address = TableAddress.parse(f"{database}/clips")
     push(gallery, address, [f"127.0.0.1:{server.port}" for server in servers])
-    return TableSearcher(Table(address, timeout))
+    return TableSearcher(DatabaseTable(address, timeout))
 
 
 def partitioned(postgres, count=3):
@@ -259,7 +259,7 @@ WHOLE = Filter(
 def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_path, made, monkeypatch):
     database, servers = partitioned(postgres)
     searcher = pushed(made.write(tmp_path), database, servers)
-    run, plans = Table.run, []
+    run, plans = DatabaseTable.run, []
 
     def explaining(self, connection, statement, values=None, binary=False):
         if "scalar_best" in statement:
@@ -267,7 +267,7 @@ def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_pa
             plans.append([line.strip() for (line,) in plan])
         return run(self, connection, statement, values, binary)
 
-    monkeypatch.setattr(Table, "run", explaining)
+    monkeypatch.setattr(DatabaseTable, "run", explaining)
     for among in (Selection(), Selection(WHOLE, None, ("audio", "video"), "/clips/1.mp4", frozenset({"/b"}), "/c")):
         ranked(searcher, make_texts(made, 1), among=among)
         plan = plans[-1]
@@ -607,7 +607,7 @@ def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres
     new = TableAddress.parse(f"{database}/new")
     uses = {
         "search": lambda: ranked(searcher, texts),
-        "open": lambda: TableSearcher(Table(address, 1)),
+        "open": lambda: TableSearcher(DatabaseTable(address, 1)),
         "current": searcher.current,
         "counts": searcher.counts,
         "clips": lambda: searcher.clips(gallery.clip_ids),
@@ -625,7 +625,7 @@ def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres
         assert time.monotonic() - begun < 8, use
     # Also if it fails while a push is under way, or before there is a table.
     with monkeypatch.context() as patched, pytest.raises(NodeError, match=f"No answer from the node '{name}'"):
-        patched.setattr(Table, "answers", lambda self: True)
+        patched.setattr(DatabaseTable, "answers", lambda self: True)
         push(gallery, address)
     with pytest.raises(TableError, match=f"^{name}/.*new_1"):
         push(gallery, new, [name.replace(str(servers[1].port), str(server.port)) for server in servers])
@@ -645,12 +645,12 @@ def test_a_password_reaches_the_nodes_and_no_message(postgres, tmp_path, made, m
     gallery = made.write(tmp_path)
     monkeypatch.setenv("PGPASSWORD", "hush")
     push(gallery, address, nodes, shown.append)
-    searcher = TableSearcher(Table(address))
+    searcher = TableSearcher(DatabaseTable(address))
     assert answer(searcher, texts) == [names_of(hits) for hits in gallery.search(texts, 5)]
     assert "FOREIGN TABLE" in str(shown) and "hush" not in str(shown)
     monkeypatch.setenv("PGPASSWORD", "wrong hush")
     with pytest.raises(TableError) as caught:
-        TableSearcher(Table(address))
+        TableSearcher(DatabaseTable(address))
     assert "hush" not in str(caught.value)
     searcher.table.close()
 

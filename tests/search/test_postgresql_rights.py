@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from scalar_retrieval.search.addresses import TableAddress
-from scalar_retrieval.search.postgresql import SCHEMA, DamagedTableError, Table, TableError, TableSearcher
+from scalar_retrieval.search.postgresql import SCHEMA, DamagedTableError, DatabaseTable, TableError, TableSearcher
 from scalar_retrieval.search.push import push, verify_table
 from scalar_retrieval.search.settings import open_searcher
 from tests.search.conformance import Made, make_clips, make_texts
@@ -135,7 +135,7 @@ def test_what_another_role_could_run_is_refused_by_every_use_of_the_table(databa
     as_mallory(database, f"{function('f()', 'trigger')} {predicates} {index} {equal} {operator} {kind}")
     gallery, texts, address = made.write(tmp_path), make_texts(made, 1), TableAddress.parse(f"{database}/clips")
     push(gallery, address)
-    searcher = TableSearcher(Table(address))
+    searcher = TableSearcher(DatabaseTable(address))
     right, accepted = names_of(ranked(searcher, texts)[0]), []
     uses = {
         "search": lambda: ranked(searcher, texts),
@@ -183,7 +183,7 @@ def test_functions_and_tables_of_other_roles_in_the_search_path_are_not_used(dat
     gallery, texts, address = made.write(tmp_path), make_texts(made, 2), TableAddress.parse(f"{database}/clips")
     push(gallery, address)
     assert verify_table(address) == len(made.clips)
-    searcher = TableSearcher(Table(address))
+    searcher = TableSearcher(DatabaseTable(address))
     expected = [names_of(hits) for hits in gallery.search(texts, 5)]
     assert [names_of(hits) for hits in ranked(searcher, texts)] == expected
     searcher.table.close()
@@ -242,7 +242,7 @@ def test_functions_that_a_superuser_made_are_used_by_whoever_pushes(database, tm
     for role in ("pusher", "mallory"):
         address = TableAddress.parse(f"{database.replace('postgres@', f'{role}@')}/of_{role}")
         assert push(gallery, address).new == push(gallery, address).unchanged == len(made.clips)
-        searcher = TableSearcher(Table(address))
+        searcher = TableSearcher(DatabaseTable(address))
         assert names_of(ranked(searcher, texts)[0]) == names_of(gallery.search(texts, 5)[0])
         searcher.table.close()
     assert execute(database, owners) == [("postgres",)]
@@ -264,7 +264,7 @@ def test_a_push_to_nodes_says_what_to_do_about_functions_and_tables_that_are_the
     with pytest.raises(ValueError, match=f"database of {node}/.*/public.parted_0.*DROP SCHEMA scalar CASCADE there"):
         push(gallery, parted, [node])
     execute(database, "DROP SCHEMA scalar CASCADE")
-    searcher = TableSearcher(Table(plain))
+    searcher = TableSearcher(DatabaseTable(plain))
     with pytest.raises(TableError, match="lacks functions.*`scalar push"):
         ranked(searcher, texts)
     push(gallery, parted, [node])
@@ -272,7 +272,7 @@ def test_a_push_to_nodes_says_what_to_do_about_functions_and_tables_that_are_the
     push(gallery, third)
     expected = [names_of(hits) for hits in gallery.search(texts, 5)]
     for address in (plain, parted, third):
-        other = TableSearcher(Table(address))
+        other = TableSearcher(DatabaseTable(address))
         assert [names_of(hits) for hits in ranked(other, texts)] == expected and verify_table(address) == len(gallery)
         other.table.close()
     searcher.table.close()
@@ -294,7 +294,7 @@ def test_a_role_that_may_only_read_searches_nodes_by_its_own_login(database, tmp
     )
     monkeypatch.setenv("PGPASSWORD", "word")
     address = TableAddress.parse(f"{database.replace('postgres@', 'reader@')}/clips")
-    searcher = TableSearcher(Table(address))
+    searcher = TableSearcher(DatabaseTable(address))
     assert names_of(ranked(searcher, texts)[0]) == names_of(gallery.search(texts, 5)[0])
     assert verify_table(address) == len(made.clips)
     searcher.table.close()
