@@ -116,7 +116,6 @@ def calibrate_inputs(
 
     Returns, Raises: as there.
     """
-    output.mkdir(parents=True, exist_ok=True)
     # Queries and clips, and how they are scored before the fit.
     embeddings, _ = prepare(inputs, output)
     before = score_options_of(embeddings.metadata)

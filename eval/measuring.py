@@ -44,7 +44,7 @@ def prepare(
     Args:
         inputs ([`~scalar_retrieval.eval.inputs.Inputs`]): what is measured.
         output (`Path`, *optional*): what is embedded here is saved in its folder `embeddings`.
-        methods (`Sequence[str]`): scores to check against the modalities of the model, before anything is embedded.
+        methods (`Sequence[str]`): scores to check against the modalities, before anything is embedded.
         needs_match (`bool`): whether the model must have a second stage.
         fusion_split (`str`, *optional*): a split to load too, see [`~scalar_retrieval.eval.source.Source.open`].
 
@@ -55,6 +55,8 @@ def prepare(
     given = inputs.embeddings
     if isinstance(given, AnyPath):
         given = Gallery.open(given)
+    if given is not None:
+        check_methods(methods, given.modalities)
     clips = None
     if isinstance(given, Gallery) and given.queries is None and inputs.model is not None:
         clips = given
@@ -64,6 +66,8 @@ def prepare(
         given = Embeddings.of_gallery(given)
     elif given is not None:
         given.check_unit()
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
     if inputs.model is None:
         return given, None
 

@@ -52,31 +52,6 @@ def _check_model(model: AnyPath, depths: Sequence[int]) -> None:
         check_depth(depth)
 
 
-def _check_methods(methods: Sequence[str], inputs: Inputs) -> None:
-    """Check names that are not registered scores against the modalities, as far as they are known cheaply; all are
-    checked once clips are embedded or embeddings are read."""
-    from scalar_retrieval.gallery.gallery import Gallery
-    from scalar_retrieval.modeling_scalar.model_identity import identify
-    from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES
-
-    from .protocol.first_stage import check_methods
-
-    if {*methods} <= METHODS.keys():
-        return
-    # The modalities of the clips: those of the embeddings, or else of the model, as far as a file has them.
-    modalities = PAPER_MODALITIES
-    given = inputs.embeddings
-    if isinstance(given, AnyPath):
-        given = Gallery.open(given)
-    if given is not None:
-        modalities = given.modalities
-    else:
-        model = identify(inputs.model)
-        if model.is_configured:
-            modalities = model.config.get("modalities", modalities)
-    check_methods(methods, modalities)
-
-
 def evaluate(
     model: AnyPath | None = None,
     benchmark: str | None = None,
@@ -165,7 +140,6 @@ def evaluate(
         batch_size=batch_size,
         progress=progress,
     )
-    _check_methods(methods or (), inputs)
     if model is not None:
         _check_model(model, depths)
     from scalar_retrieval.gallery.store.described import score_options_of
@@ -177,7 +151,6 @@ def evaluate(
     folder = None
     if output is not None:
         folder = Path(output)
-        folder.mkdir(parents=True, exist_ok=True)
     needs_match = bool(two_stage) or fusion_split is not None
     embedded, source = prepare(inputs, folder, methods or (), needs_match, fusion_split)
 

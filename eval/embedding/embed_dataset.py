@@ -149,7 +149,6 @@ def embed_dataset(
     processor: ProcessorMixin,
     dataset: Dataset,
     batch_size: int = 32,
-    device: str | torch.device | None = None,
     progress: bool = True,
     num_workers: int = 2,
     task: str = "retrieval",
@@ -166,7 +165,6 @@ def embed_dataset(
             `None` if absent. An `audio_path` equal to `video_path` is the video's own track, if it has one. Columns
             named like further modalities of the model hold their texts.
         batch_size (`int`): clips, or captions, per forward pass. Changes speed and memory, not results.
-        device (`str` or `torch.device`): device to move the model to first; by default it is not moved.
         progress (`bool`): show a bar with an estimate of the time left.
         num_workers (`int`): threads that read batches ahead. Each holds one raw frame at a time.
         task (`str`): meaning of the captions, see [`group_rows`].
@@ -183,8 +181,6 @@ def embed_dataset(
     check_reading(batch_size, num_workers)
     warn_unread(dataset.column_names, processor.modalities)
     clips, captions, query_ids, pairs = group_rows(dataset, task, processor.modalities)
-    if device is not None:
-        model.to(device)
 
     # Captions, then clips; the heads run the towers a second time, only for models that have them.
     was_training = model.training

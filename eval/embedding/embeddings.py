@@ -7,6 +7,7 @@ On disk they are a [`~scalar_retrieval.gallery.gallery.Gallery`] with queries. V
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,31 +146,30 @@ class Embeddings:
             "modalities": self.modalities,
         }
 
+    def _wrong(self, is_wrong: Callable[[torch.Tensor], torch.Tensor]) -> tuple[list[str], list[str]]:
+        """Return the captions and the clips with a wrong vector: vectors of absent modalities may hold anything, and
+        concatenation heads may return zero."""
+        captions = is_wrong(self.text_embeds).view(len(self.query_ids), -1).any(dim=1)
+        clips = (is_wrong(self.modality_embeds) & self.modality_mask).any(dim=1)
+        if self.concat_embeds is not None:
+            clips |= (is_wrong(self.concat_embeds) & (self.concat_embeds != 0).any(dim=-1)).any(dim=1)
+        return _chosen(self.query_ids, captions), _chosen(self.clip_ids, clips)
+
     def check_finite(self) -> None:
         """Raise a ValueError that lists the captions and clips with a NaN or infinity in a used vector."""
-        # Vectors of absent modalities may hold anything.
-        clips = (~self.modality_embeds.isfinite().all(dim=-1) & self.modality_mask).any(dim=1)
-        if self.concat_embeds is not None:
-            clips |= ~self.concat_embeds.isfinite().all(dim=-1).all(dim=-1)
-        bad_queries = _chosen(self.query_ids, ~self.text_embeds.isfinite().flatten(1).all(dim=-1))
-        bad_clips = _chosen(self.clip_ids, clips)
-        if bad_queries or bad_clips:
+        captions, clips = self._wrong(_is_infinite)
+        if captions or clips:
             raise ValueError(
-                f"Embeddings must be finite; they are not for the captions {abbreviated(bad_queries)} and the clips "
-                f"{abbreviated(bad_clips)}."
+                f"Embeddings must be finite; they are not for the captions {abbreviated(captions)} and the clips "
+                f"{abbreviated(clips)}."
             )
 
     def check_unit(self) -> None:
         """Raise a ValueError that lists the captions and clips with present vectors that do not have unit norm.
 
-        Values that are not finite pass, for [`check_finite`] to report. Concatenation heads may return zero.
+        Values that are not finite pass, for [`check_finite`] to report.
         """
-        # Only present vectors count, and concatenation heads may return zero.
-        captions = _chosen(self.query_ids, _is_off(self.text_embeds).view(len(self.query_ids), -1).any(dim=1))
-        clips = (_is_off(self.modality_embeds) & self.modality_mask).any(dim=1)
-        if self.concat_embeds is not None:
-            clips |= (_is_off(self.concat_embeds) & (self.concat_embeds != 0).any(dim=-1)).any(dim=1)
-        clips = _chosen(self.clip_ids, clips)
+        captions, clips = self._wrong(_is_off)
         if captions or clips:
             raise ValueError(
                 f"Embeddings must have unit norm; they do not for the captions {abbreviated(captions)} and the clips "
@@ -294,8 +294,12 @@ class Embeddings:
         return embeddings
 
 
+def _is_infinite(embeds: torch.Tensor) -> torch.Tensor:
+    return ~embeds.isfinite().all(dim=-1)
+
+
 def _is_off(embeds: torch.Tensor) -> torch.Tensor:
-    return off_unit(embeds) & embeds.isfinite().all(dim=-1)
+    return off_unit(embeds) & ~_is_infinite(embeds)
 
 
 def _read_pairs(queries: pa.Table, clip_ids: list[str], where: Path) -> torch.Tensor:
