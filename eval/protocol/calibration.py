@@ -20,7 +20,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, WEIGHING,
 from ..embedding.embeddings import Embeddings
 from ..metrics.retrieval.ranking import first_ranks
 from .first_stage import rank_pairs
-from .folds import by_group, deal, groups_of
+from .folds import SEED, by_group, deal, groups_of
 from .least_score import LeastScore
 from .statistics import paired_bootstrap
 
@@ -194,9 +194,7 @@ class Likelihood:
         rounded = {}
         for name, value in options.items():
             numbers = [float(f"{number:.{_DIGITS}g}") for number in value.flatten().tolist()]
-            rounded[name] = numbers
-            if not value.ndim:
-                rounded[name] = numbers[0]
+            rounded[name] = numbers[0] if not value.ndim else numbers
         return rounded
 
 
@@ -273,7 +271,6 @@ def calibrate_embeddings(
     before: Mapping[str, Any],
     scale_offset: bool = False,
     num_folds: int = 5,
-    seed: int = 0,
 ) -> Calibration:
     """
     Fit the numbers of SCALAR's score, and measure the gain by cross-fitting.
@@ -286,7 +283,6 @@ def calibrate_embeddings(
         embeddings ([`Embeddings`]), before (`dict`), scale_offset (`bool`): as in [`fit`]. Of more than 1,024 queries
             or clips, each fit uses that many, drawn at random.
         num_folds (`int`): number of folds, at least 2.
-        seed (`int`): seed of the folds, the draws and the interval.
 
     Returns:
         [`Calibration`].
@@ -296,7 +292,7 @@ def calibrate_embeddings(
     """
     embeddings.check_finite()
     # Folds of connected queries and clips: no clip of a held-out query is part of its fit.
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     of_queries, query_folds, clip_folds = deal(embeddings, num_folds, generator)
     _, of_clips = groups_of(embeddings)
     before = {name: value for name, value in before.items() if name in WEIGHING}
@@ -316,7 +312,7 @@ def calibrate_embeddings(
     for name in MEASURES:
         new = np.choose(fold_of_group, [part[name] for part in parts])
         means = {"before": float(old[name].mean()), "after": float(new.mean())}
-        measures[name] = means | paired_bootstrap(new, old[name], seed=seed)
+        measures[name] = means | paired_bootstrap(new, old[name])
 
     # The result is fitted to all queries.
     after = fit_without(None)

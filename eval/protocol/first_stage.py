@@ -44,22 +44,14 @@ _CHUNK = 4096  # relevant pairs whose weights are computed at once
 def _methods_of(modalities: Sequence[str]) -> dict[str, Method]:
     """Return the scores of clips with these modalities, in the order of tables; single modalities are listed
     together."""
-    # In place of each of the paper's modalities, all of these; a name that comes again changes nothing.
-    names: list[str] = []
-    for name in METHODS:
-        if name in PAPER_MODALITIES:
-            names += modalities
-        else:
-            names.append(name)
-
-    # A registered score may need modalities that these clips lack.
     methods = {}
-    for name in names:
-        method = METHODS.get(name)
-        if method is None:
-            method = find_method(name, modalities)
-        if {*method.needs, *(method.reads or ())}.issubset(modalities):
-            methods[name] = method
+    for registered in METHODS:
+        # In place of each of the paper's modalities, all of these; a name that comes again changes nothing.
+        for name in modalities if registered in PAPER_MODALITIES else [registered]:
+            method = METHODS.get(name) or find_method(name, modalities)
+            # A registered score may need modalities that these clips lack.
+            if {*method.needs, *(method.reads or ())}.issubset(modalities):
+                methods[name] = method
     return methods
 
 
@@ -105,20 +97,21 @@ def _blocks(
     num_queries: int, num_clips: int, directions: Sequence[str], max_pairs: int
 ) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
     """Yield parts of the score matrix in which every query of the direction meets all of its candidates."""
-    every = slice(0, None)
+    queries = slice(0, num_queries)
+    clips = slice(0, num_clips)
     # A small matrix as a whole, for all directions; a large one in rows of each direction.
     if num_queries * num_clips <= max_pairs:
-        yield every, every, tuple(directions)
+        yield queries, clips, tuple(directions)
         return
     for direction in directions:
         if direction == "text_to_video":
             size = max(1, max_pairs // num_clips)
             for start in range(0, num_queries, size):
-                yield slice(start, start + size), every, (direction,)
+                yield slice(start, start + size), clips, (direction,)
         else:
             size = max(1, max_pairs // num_queries)
             for start in range(0, num_clips, size):
-                yield every, slice(start, start + size), (direction,)
+                yield queries, slice(start, start + size), (direction,)
 
 
 def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
@@ -133,16 +126,6 @@ def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.L
     if len(with_relevant) < len(scores):
         scores = scores[with_relevant]
     return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
-
-
-def _in_block(pairs: torch.Tensor, queries: slice, clips: slice) -> torch.BoolTensor:
-    """Return which pairs [query, clip] lie in a block of the score matrix, (P,)."""
-    inside = torch.ones(len(pairs), dtype=torch.bool)
-    for column, part in enumerate((queries, clips)):
-        inside &= pairs[:, column] >= part.start
-        if part.stop is not None:
-            inside &= pairs[:, column] < part.stop
-    return inside
 
 
 def _masked(pairs: Pairs, modality_mask: torch.Tensor) -> Pairs:
@@ -205,8 +188,10 @@ def rank_pairs(
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
         for queries, clips, block_directions in blocks:
             # The products of texts and clips are the costly part: computed once, for all masks and methods.
-            here = _in_block(pairs, queries, clips)
-            block_pairs = pairs[here] - torch.tensor([queries.start, clips.start])
+            start = torch.tensor([queries.start, clips.start])
+            stop = torch.tensor([queries.stop, clips.stop])
+            here = ((pairs >= start) & (pairs < stop)).all(dim=1)
+            block_pairs = pairs[here] - start
             given = make_pairs(**embeddings.score_inputs(queries, clips), **score_options)
             dtype = given.text_embeds.dtype
             unmasked = given.exact
@@ -490,21 +475,17 @@ def queries_of(embeddings: Embeddings, ranks: Ranks, **score_options: Any) -> di
     return table
 
 
-def recall_differences(
-    table: dict[str, list], method: str, baselines: Sequence[str], seed: int = 0
-) -> list[dict[str, Any]]:
+def recall_differences(table: dict[str, list], method: str, baselines: Sequence[str]) -> list[dict[str, Any]]:
     """
     Compare the text-to-video R@1 of a method with that of others, query by query, by the paired bootstrap.
 
     Args:
         table (`dict`): of [`queries_of`].
         method (`str`), baselines (`Sequence[str]`): measured methods.
-        seed (`int`): of the resampling.
 
     Returns:
         `list[dict]`: `method`, `baseline` and what [`~scalar_retrieval.eval.protocol.statistics.paired_bootstrap`]
-            gives, in points of
-        R@1.
+        gives, in points of R@1.
     """
     # Each query counts 100 if a relevant clip is first and 0 otherwise, so that their mean is R@1 in percent.
     own = 100.0 * np.equal(table[f"rank_{method}"], 1)
@@ -512,8 +493,7 @@ def recall_differences(
     for baseline in baselines:
         if baseline != method:
             other = 100.0 * np.equal(table[f"rank_{baseline}"], 1)
-            interval = paired_bootstrap(own, other, seed=seed)
-            differences.append({"method": method, "baseline": baseline, **interval})
+            differences.append({"method": method, "baseline": baseline, **paired_bootstrap(own, other)})
     return differences
 
 

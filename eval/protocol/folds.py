@@ -9,6 +9,9 @@ from scipy.sparse.csgraph import connected_components
 
 from ..embedding.embeddings import Embeddings
 
+SEED = 0
+"""Of the folds: with the same one, clips are dealt alike."""
+
 
 def groups_of(embeddings: Embeddings) -> tuple[np.ndarray, np.ndarray]:
     """Return the groups of queries (Q,) and clips (V,) that pairs connect; clips without queries have group -1."""
@@ -54,4 +57,4 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.bincount(places, values) / counts
 
 
-__all__ = ["by_group", "deal", "groups_of"]
+__all__ = ["SEED", "by_group", "deal", "groups_of"]

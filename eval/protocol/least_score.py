@@ -21,7 +21,7 @@ import torch
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 
 from ..embedding.embeddings import Embeddings
-from .folds import by_group, deal
+from .folds import SEED, by_group, deal
 from .statistics import paired_bootstrap
 
 _MOST = 0.05  # share of the queries with an answer that may be reported as without a match
@@ -111,7 +111,6 @@ def fit_least_score(
     embeddings: Embeddings,
     options: Mapping[str, Any],
     fold_options: Sequence[Mapping[str, Any]],
-    seed: int = 0,
 ) -> LeastScore:
     """
     Fit the least score, and measure by cross-fitting how well it distinguishes queries with and without a match.
@@ -120,13 +119,12 @@ def fit_least_score(
         embeddings ([`Embeddings`]): queries, clips and pairs.
         options (`dict`), fold_options (list of `dict`): how the gallery is scored, and how the queries of each fold
             are, as [`~scalar_retrieval.eval.protocol.calibration.calibrate_embeddings`] fits it to the other folds.
-        seed (`int`): seed of the folds and the interval, the same as there.
 
     Returns:
         [`LeastScore`].
     """
     # Each fold's queries are judged by the score fitted to the others; row 0 with their clips, row 1 without them.
-    groups, folds, _ = deal(embeddings, len(fold_options), np.random.default_rng(seed))
+    groups, folds, _ = deal(embeddings, len(fold_options), np.random.default_rng(SEED))
     reported = np.zeros((2, len(groups)))
     best = None
     last_options = None
@@ -142,7 +140,7 @@ def fit_least_score(
     # In percent of the queries of a clip, averaged over clips.
     answered = by_group(reported[0], groups)
     unanswered = by_group(reported[1], groups)
-    interval = paired_bootstrap(unanswered, answered, seed=seed)
+    interval = paired_bootstrap(unanswered, answered)
     least = None
     if math.isfinite(score):
         least = float(np.float32(score))  # in the precision of hits
