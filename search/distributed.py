@@ -24,9 +24,7 @@ from scalar_retrieval.gallery.embedding import Embedded, embed_clips, in_batches
 from scalar_retrieval.modeling_scalar.model_identity import default_device, identify
 
 from .reading import Findings, Job, Reader, record_of
-from .screen import Screen
 from .setup import Loaded, Setup, load
-from .speech import Speech
 
 _PATIENCE = 30.0  # seconds to wait for a scheduler and its first worker
 _REPLACED = 300.0  # seconds to wait for another worker when all are gone
@@ -67,9 +65,8 @@ def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
             address = get_worker().address
             raise ValueError(f"The worker {address} cannot load the model {setup.model}: {error}") from error
         # Transcripts are written into the folder of the gallery, which workers share.
-        speech = Speech(setup.gallery, loaded.recognizer)
-        screen = Screen(setup.gallery, loaded.line_reader)
-        _loaded.append(_Tools(setup, loaded, Reader(tolerant(loaded.processor), speech, screen)))
+        reader = Reader(tolerant(loaded.processor), setup.gallery, loaded.recognizer, loaded.line_reader)
+        _loaded.append(_Tools(setup, loaded, reader))
         return _loaded[0]
 
 

@@ -40,9 +40,8 @@ from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
 from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
-from .screen import RapidOcrReader, Screen
+from .screen import RapidOcrReader
 from .sources import title_of_name
-from .speech import Speech
 from .states import FileState, Report, Status
 from .vanished import deleted, is_gone
 
@@ -495,7 +494,7 @@ class Indexer:
         self.prune = prune
         self.progress = progress
         processor = tolerant(processor)
-        reader = Reader(processor, Speech(writer.folder, recognizer), Screen(writer.folder, line_reader))
+        reader = Reader(processor, writer.folder, recognizer, line_reader)
         self._reader = reader
         self._embed = embed or (lambda jobs, size: embed_batches(model, processor, jobs, reader, size, num_workers))
 
@@ -535,9 +534,7 @@ class Indexer:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
-        form = None
-        if self.writer.metadata.get(SEGMENT) is not None:
-            form = _BAR
+        form = _BAR if self.writer.metadata.get(SEGMENT) is not None else None
         bar = tqdm(total=num_files, unit="file", disable=not (self.progress and num_files), bar_format=form)
 
         # Recognising the words of one file may take long, so the bar names the second that was reached.
@@ -545,8 +542,8 @@ class Indexer:
             name = plain(os.path.basename(path), "utf-8")[-30:]
             bar.set_postfix_str(f"{what} {name} at {tqdm.format_interval(second)}")
 
-        self._reader.speech.on_progress = partial(print_position, "transcribing")
-        self._reader.screen.on_progress = partial(print_position, "reading words of")
+        for maker in self._reader.makers.values():
+            maker.on_progress = partial(print_position, maker.doing)
         # Clips are committed in the order in which they were submitted.
         began = time.monotonic()
         is_first = True
@@ -577,9 +574,7 @@ class Indexer:
             problems.append(found.problems)
             seconds.append(found.seconds)
             if found.still is not None:
-                start = None
-                if window is not None:
-                    start = window[0]
+                start = window[0] if window is not None else None
                 stills.append((found.file.sha256, start, found.still))
         if names:
             self.writer.put_clips(names, *batch.embeds, problems=problems, seconds=seconds)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,15 @@ from scalar_retrieval.gallery.store.windows import NOTHING, SLIVER, clip_id_of, 
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
-from .recognised import RecognitionError
-from .screen import Screen
+from .recognised import Recognised, RecognitionError
+from .screen import RapidOcrReader, Screen
 from .sources import further_texts, title_of_name
 from .speech import Speech
 
 if TYPE_CHECKING:
     from scalar_retrieval.modeling_scalar.processing_scalar import Clip, ScalarProcessor
+
+    from .recognizers import Recognizer
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
 _STILL = (320, 320)  # maximum width and height of a still
@@ -174,24 +177,6 @@ _RECORD = {
 }
 
 
-def _check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]) -> None:
-    if len(answer.notes) != len(asked):
-        raise ValueError(f"{len(answer.notes)} notes came, not {len(asked)}")
-    for found, (path, window) in zip(answer.notes, asked, strict=True):
-        check_value(vars(found), _FINDINGS)
-        check_value(vars(found.file), _RECORD)
-        if found.file.path != path or found.window != window:
-            raise ValueError(f"a note on {found.file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
-        if found.reason is None and not found.file.sha256:
-            raise ValueError(f"{path!r:.200} came without a hash")
-        found.file.words()
-    # Windows without a reason against it are clips; their number and vectors are checked when they are stored.
-    if any(found.reason is None for found in answer.notes):
-        embeds, mask = answer.embeds
-        if (embeds.dtype, mask.dtype) != (torch.float32, torch.bool):
-            raise ValueError(f"vectors must be float32, and a mask bool, got {embeds.dtype} and {mask.dtype}")
-
-
 def check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]]) -> None:
     """
     Check what came back, from this process or from another machine, against what was asked.
@@ -204,7 +189,22 @@ def check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]])
         ValueError: it is something else; the message names the first difference.
     """
     try:
-        _check_embedded(answer, asked)
+        if len(answer.notes) != len(asked):
+            raise ValueError(f"{len(answer.notes)} notes came, not {len(asked)}")
+        for found, (path, window) in zip(answer.notes, asked, strict=True):
+            file = found.file
+            check_value(vars(found), _FINDINGS)
+            check_value(vars(file), _RECORD)
+            if file.path != path or found.window != window:
+                raise ValueError(f"a note on {file.path!r:.200} came instead of one on {clip_id_of(path, window)!r}")
+            if found.reason is None and not file.sha256:
+                raise ValueError(f"{path!r:.200} came without a hash")
+            file.words()
+        # Windows without a reason against it are clips; their number and vectors are checked when they are stored.
+        if any(found.reason is None for found in answer.notes):
+            embeds, mask = answer.embeds
+            if (embeds.dtype, mask.dtype) != (torch.float32, torch.bool):
+                raise ValueError(f"vectors must be float32, and a mask bool, got {embeds.dtype} and {mask.dtype}")
     except (AttributeError, TypeError, ValueError) as error:  # the first two: it is another kind of object
         what = str(error).rstrip(".")
         raise ValueError(
@@ -248,48 +248,53 @@ class Reader:
     Args:
         processor ([`~scalar_retrieval.modeling_scalar.ScalarProcessor`]): from
             [`~scalar_retrieval.gallery.decoding.tolerant`].
-        speech ([`~scalar_retrieval.search.speech.Speech`]), screen ([`~scalar_retrieval.search.screen.Screen`]): the
-            transcripts of the gallery.
+        gallery (`Path`): its folder, which has its transcripts.
+        recognizer ([`~scalar_retrieval.search.recognizers.Recognizer`], *optional*), line_reader
+            ([`~scalar_retrieval.search.screen.RapidOcrReader`], *optional*): make transcripts that are missing.
+
+    Attributes:
+        makers (`dict`): the transcripts of the gallery by the modality that they are read into.
     """
 
-    def __init__(self, processor: "ScalarProcessor", speech: Speech, screen: Screen):
+    def __init__(
+        self,
+        processor: "ScalarProcessor",
+        gallery: Path,
+        recognizer: "Recognizer | None",
+        line_reader: RapidOcrReader | None,
+    ):
         self.processor = processor
-        self.speech = speech
-        self.screen = screen
+        self.makers: dict[str, Recognised] = {}
+        if "subtitle" in processor.modalities:
+            self.makers["subtitle"] = Speech(gallery, recognizer)
+        if SCREEN in processor.modalities:
+            self.makers[SCREEN] = Screen(gallery, line_reader)
         self._lock = Lock()
         self._files = lru_cache(maxsize=_REMEMBERED)(lambda key: _File())
 
     def may_have(self, words: str, file: MediaFile) -> bool:
         """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
         sound or pictures in which a recogniser may find some."""
-        maker = self.speech if words == "subtitle" else self.screen
-        # What was looked for before is not looked for again.
-        if words not in self.processor.modalities:
+        if words not in self.makers:
             return False
+        # What was looked for before is not looked for again.
+        maker = self.makers[words]
         has_words = maker.has_words(file.sha256)
-        if has_words is not None or not maker.can_make:
+        if has_words is not None or maker.recognizer is None:
             return bool(has_words)
         try:
             facts = self.processor.reader.read_facts(file.path)
         except (OSError, ValueError):
             return False
-        return facts.has_sound if words == "subtitle" else facts.has_pictures
+        return getattr(facts, maker.source)
 
-    def _may_be_heard(self, file: "_File") -> bool:
-        """Whether a file has sound in which nobody has looked for words."""
-        has_use = file.facts.has_sound and "subtitle" in self.processor.modalities
-        return has_use and not self.speech.is_known(file.record.sha256)
-
-    def _nothing_of(self, file: "_File") -> str:
-        """A message that nothing was found, and what would help."""
-        # Options that could find something are named only where nobody has used them.
-        hints = [NOTHING + ", ".join(self.processor.modalities)]
-        if self._may_be_heard(file):
-            hints.append("it has sound, see --transcribe")
-        if file.facts.has_pictures and SCREEN in self.processor.modalities:
-            if not self.screen.is_known(file.record.sha256):
-                hints.append("it has pictures, see --read-text")
-        return joined(hints)
+    def _hints_of(self, file: _File) -> dict[str, str]:
+        """What would find words in a file where nobody has looked for them, by modality."""
+        hints = {}
+        for name, maker in self.makers.items():
+            if getattr(file.facts, maker.source) and not maker.is_known(file.record.sha256):
+                hints[name] = maker.hint
+        return hints
 
     def __call__(self, job: Job) -> "tuple[Findings, Clip | None]":
         """Read a window: returns the findings, and the clip, if there is one."""
@@ -330,7 +335,8 @@ class Reader:
             has_more = any(clip.has(name) for name in self.processor.modalities if name != "title")
             if clip.is_empty or (problems and not has_more):
                 found.problems = problems
-                raise ValueError(joined(problems or [self._nothing_of(file)]))
+                nothing = NOTHING + ", ".join(self.processor.modalities)
+                raise ValueError(joined(problems or [nothing, *self._hints_of(file).values()]))
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)
@@ -338,7 +344,7 @@ class Reader:
                 found.file = MediaFile(path, 0, 0, "", found.reason)  # without a hash: read as soon as possible
             return found, None
         # What the report and the gallery need to know of a clip
-        found.lacks_transcript = "audio" not in self.processor.modalities and self._may_be_heard(file)
+        found.lacks_transcript = "audio" not in self.processor.modalities and "subtitle" in self._hints_of(file)
         found.has_words = clip.has("subtitle")
         found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)
@@ -346,7 +352,7 @@ class Reader:
             found.max_audio = self.processor.max_audio_seconds
         return found, clip
 
-    def _texts(self, job: Job, file: "_File", found: Findings) -> dict[str, dict[str, str]]:
+    def _texts(self, job: Job, file: _File, found: Findings) -> dict[str, dict[str, str]]:
         """The texts of a file other than speech and on-screen text, as an option of `read_clip`; also recorded. Lists
         take precedence over its tags, tags over earlier texts, and these over its name."""
         names = further_texts(self.processor.modalities)
@@ -385,8 +391,8 @@ class Reader:
         except (OSError, ValueError) as error:
             file.error = error
         # Words are recognised once per file, before its first window is read.
-        for name, maker in {"subtitle": self.speech, SCREEN: self.screen}.items():
-            if name in self.processor.modalities and name not in job.texts:
+        for name, maker in self.makers.items():
+            if name not in job.texts:
                 try:
                     file.transcripts[name] = maker.of(job.path, file.record.sha256, self.processor.reader)
                 except RecognitionError as error:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from scalar_retrieval.gallery.words.transcripts import Transcript, Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 
@@ -18,21 +20,28 @@ class Recognised(Transcripts):
 
     Args:
         gallery (`Path`): its folder.
-        kind (`str`): as in [`~scalar_retrieval.gallery.words.transcripts.Transcripts`].
-        can_make (`bool`): whether there is a recogniser. Without one, only existing transcripts are used.
+        recognizer (`Callable`, *optional*): recognises words, see the subclass. Without one, only existing transcripts
+            are used.
 
     Attributes:
         on_progress (`Callable`): called with the path of a file and the second of it that is being recognised.
     """
 
-    def __init__(self, gallery: str | os.PathLike, kind: str, can_make: bool):
-        super().__init__(Path(gallery), kind)
-        self.can_make = can_make
+    # A subclass names its kind, as in `Transcripts`, the fact by which a file may have words, what to tell users of a
+    # file that nobody has searched for them, and what making a transcript is called.
+    kind: str
+    source: str
+    hint: str
+    doing: str
+
+    def __init__(self, gallery: str | os.PathLike, recognizer: Callable[[np.ndarray], list] | None = None):
+        super().__init__(Path(gallery), self.kind)
+        self.recognizer = recognizer
         self.on_progress: Callable[[str, float], None] = lambda path, second: None
 
     def is_known(self, sha256: str) -> bool:
         """Whether such words of a file were looked for before, or are in this run."""
-        return self.can_make or self.has_words(sha256) is not None
+        return self.recognizer is not None or self.has_words(sha256) is not None
 
     def of(self, path: str, sha256: str, reader: MediaReader) -> str | None:
         """
@@ -50,7 +59,7 @@ class Recognised(Transcripts):
             OSError: it cannot be written.
         """
         # Make it once, even if it turns out to have no words.
-        if self.can_make and self.has_words(sha256) is None:
+        if self.recognizer is not None and self.has_words(sha256) is None:
             try:
                 self.write_once(sha256, lambda: self.make(path, reader))
             except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong

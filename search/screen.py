@@ -7,7 +7,6 @@
 """
 
 import math
-import os
 import re
 import unicodedata
 from collections import Counter
@@ -200,12 +199,13 @@ class Screen(Recognised):
 
     Args:
         gallery (`Path`): its folder.
-        reader ([`RapidOcrReader`], *optional*): without one, only existing readings are used.
+        recognizer ([`RapidOcrReader`], *optional*): without one, only existing readings are used.
     """
 
-    def __init__(self, gallery: str | os.PathLike, reader: RapidOcrReader | None = None):
-        super().__init__(gallery, SCREEN, reader is not None)
-        self.reader = reader
+    kind = SCREEN
+    source = "has_pictures"
+    hint = "it has pictures, see --read-text"
+    doing = "reading words of"
 
     def make(self, path: str, media: SandboxedReader) -> Transcript | None:
         """Read the on-screen text of a file; `None` if it has no picture."""
@@ -219,12 +219,12 @@ class Screen(Recognised):
             check_not_stopped()  # reading takes longer than decoding
             if not _is_unchanged(before, picture):
                 with room_beside_decoders(media.limits):
-                    lines = self.reader(picture)
+                    lines = self.recognizer(picture)
                 before = picture
             frames.append((second, lines))
         if not frames:
             return None
-        return Transcript(cues_of(frames, seconds), self.reader.name)
+        return Transcript(cues_of(frames, seconds), self.recognizer.name)
 
 
 __all__ = [

