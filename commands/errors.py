@@ -46,9 +46,7 @@ def error_text(error: BaseException) -> str:
         name = error.filename
         if error.filename2 is not None:  # of a file that is renamed, the user knows the new name
             name = error.filename2
-        file = "a file"
-        if name is not None:
-            file = os.fsdecode(name)
+        file = os.fsdecode(name) if name is not None else "a file"
         if len(file) > _LONGEST // 4:
             file = f"{file[: _LONGEST // 4]}..."
         message = _MENDED_BY[error.errno].format(file=file)

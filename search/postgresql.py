@@ -654,9 +654,7 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     doubtful = {}
     if wanted.min_duration is not None or wanted.max_duration is not None:
         values["shortest"] = float(wanted.min_duration or 0)
-        values["longest"] = math.inf
-        if wanted.max_duration is not None:
-            values["longest"] = float(wanted.max_duration)
+        values["longest"] = float(wanted.max_duration) if wanted.max_duration is not None else math.inf
         doubtful[DURATION] = "_seconds BETWEEN %(shortest)s AND %(longest)s", "_seconds IS NULL"
     if wanted.after is not None or wanted.before is not None:
         values |= {"first": -_NEVER, "last": _NEVER}
@@ -847,9 +845,7 @@ class _Ranking:
         places = [rows[place].place for place in best]
         nothing = [()] * len(best)  # a table knows neither problems nor copies
         texts = Texts(clip_ids, places, nothing, nothing)
-        reason = None
-        if not clip_ids:
-            reason = f"none of the clips in {self.table.name} matches the filters"
+        reason = None if clip_ids else f"none of the clips in {self.table.name} matches the filters"
         return Hits(
             self.pushed.modalities,
             scores[best].float(),

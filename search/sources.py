@@ -85,9 +85,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
     """
     found = {}  # a `dict`, as it keeps the order
     visited = set()
-    skip = _reraise
-    if selection is not None:
-        skip = selection.skip_folder
+    skip = selection.skip_folder if selection is not None else _reraise
     selection = selection or FileSelection()
     for path in map(Path, paths):
         if not path.exists():
@@ -178,9 +176,7 @@ def read_list(path: str | os.PathLike, columns: Collection[str] = ()) -> tuple[d
     names, rows = read_table(path)
     paths = [name for name in _PATHS if name in names]
     if len(paths) != 1:
-        got = f"got {names}"
-        if not names:
-            got = "there is none"
+        got = f"got {names}" if names else "there is none"
         raise ValueError(f"{path} must have one column `path`, or `video`, with the names of files; {got}.")
     # The texts of each row; empty cells count as missing.
     used = (*paths, _SUBTITLE, *columns)

@@ -362,9 +362,7 @@ class ScalarSearch:
         hidden = not encode_kwargs.get("show_progress_bar", True)
         # Texts alone, or the subtitles of clips.
         ids = list(dataset["id"])
-        subtitles = [None] * len(ids)
-        if "text" in modalities:
-            subtitles = _read_texts(dataset)
+        subtitles = _read_texts(dataset) if "text" in modalities else [None] * len(ids)
         if set(modalities) == {"text"}:
             embeds = embed_texts(self.model, self.processor, subtitles, batch_size, progress=not hidden)
             return _Texts(ids, subtitles, embeds)
@@ -372,9 +370,7 @@ class ScalarSearch:
         # Clips, with cells in place of paths: a file is opened when it is read.
         columns = {"video_id": ids, "subtitle": subtitles}
         for name in ("video", "audio"):
-            columns[f"{name}_path"] = [None] * len(ids)
-            if name in modalities:
-                columns[f"{name}_path"] = _cells(dataset, name)
+            columns[f"{name}_path"] = _cells(dataset, name) if name in modalities else [None] * len(ids)
         clips = []
         for values in zip(*columns.values(), strict=True):
             clips.append(dict(zip(columns, values, strict=True)))

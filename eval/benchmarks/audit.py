@@ -159,9 +159,7 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     for caption, owners in described.items():
         if split.task == "retrieval" and len(set(owners)) > 1:
             repeated[caption] = owners
-    middle = None
-    if durations:
-        middle = median(durations)
+    middle = median(durations) if durations else None
     report = {
         "task": split.task,
         "num_clips": len(clips),
@@ -199,12 +197,8 @@ def format_audit(report: Mapping[str, Any]) -> str:
     # Sizes.
     num_clips = report["num_clips"]
     fewest, most = report["captions_per_clip"].values()
-    per_clip = str(fewest)
-    if fewest != most:
-        per_clip = f"{fewest} to {most}"
-    queries = "captions"
-    if report["task"] == "classification":
-        queries = "class labels"
+    per_clip = f"{fewest} to {most}" if fewest != most else str(fewest)
+    queries = "class labels" if report["task"] == "classification" else "captions"
     lines = [
         f"{'clips':<16}{num_clips:>9,}   {report['num_queries']:,} {queries}, {report['num_pairs']:,} pairs, "
         f"{per_clip} per clip",

@@ -107,9 +107,7 @@ def group_rows(
         # A caption is a query of its own, a class label one query for all clips of the class.
         number = num_captions.setdefault(clip_id, 0)
         num_captions[clip_id] += 1
-        query_id = f"{clip_id}#{number}"
-        if task == "classification":
-            query_id = caption
+        query_id = caption if task == "classification" else f"{clip_id}#{number}"
         captions[query_id] = caption
         targets = described.setdefault(query_id, {})
         target = rows.setdefault(clip_id, len(rows))

@@ -220,9 +220,7 @@ def load_descs(
         FileNotFoundError, ValueError: of [`read_entries`] and [`dataset_from_entries`].
     """
     # The annotation of the split, in its published format, then the media by its ids.
-    file = f"{split}.json"
-    if files is not None:
-        file = files[split]
+    file = files[split] if files is not None else f"{split}.json"
     return dataset_from_entries(read(Path(root) / file, **names), Path(root), captions, on_missing)
 
 

@@ -66,9 +66,7 @@ def _read_table(
         raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
     if is_table(path):
         raise FileNotFoundError(f"There is no file {path}.")
-    folder = Path()
-    if path.is_dir():
-        folder = path
+    folder = path if path.is_dir() else Path()
     return *_read_dataset(str(root), split, wanted, id_column), folder
 
 
@@ -151,9 +149,7 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
         if file is not None and "\0" not in file:  # no system has such a file: reading it reports the error
             with_file.append(clip)
             files.append(os.path.realpath(folder.absolute() / file))
-    known = {}
-    if gallery is not None:
-        known = gallery.files_at(files)
+    known = gallery.files_at(files) if gallery is not None else {}
     reader = SandboxedReader()
 
     def words_of(path: str) -> str | None:
@@ -292,9 +288,7 @@ def load_own(
 
     # The rows of the table, in which a held-out share is part of the split "train".
     wanted = {*FILE_COLUMNS, *FEATURES, *given.values()}
-    split_of_table = split
-    if holdout is not None:
-        split_of_table = KEPT
+    split_of_table = KEPT if holdout is not None else split
     names, rows, folder = _read_table(root, split_of_table, wanted, given.get("video_id", "video_id"))
 
     # Clips, each with all of its captions, on the side of the split.
@@ -307,9 +301,7 @@ def load_own(
     known = {name for name, column in columns.items() if column in names}
     _find_files(clips, known, folder)
     if columns["subtitle"] not in names:
-        gallery = None
-        if words_of is not None:
-            gallery = Gallery.open(words_of)
+        gallery = Gallery.open(words_of) if words_of is not None else None
         _find_words(clips, folder, gallery)
 
     # A row per caption.

@@ -46,9 +46,7 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     # The plain protocol is drawn last, over the others, in blue; the rest in shades of grey.
     for place in reversed(range(len(rates))):
         entry = rates[place]
-        shade = "#0072B2"
-        if place > 0:
-            shade = str(0.85 * place / (len(rates) - 1))
+        shade = str(0.85 * place / (len(rates) - 1)) if place > 0 else "#0072B2"
         recalls = [entry["methods"][method][R1] for method in methods]
         axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=percent(entry["rate"]))
     # Joint scores right of this line gain by aggregation.

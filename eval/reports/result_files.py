@@ -22,9 +22,7 @@ def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
     for path in map(Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
-        inside = [path]
-        if path.is_dir():
-            inside = sorted(path.rglob("results.json"))
+        inside = sorted(path.rglob("results.json")) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
         files += inside

@@ -94,9 +94,7 @@ def second_stage(
         if entry.get("rule", "match") == rule:
             by_depth.setdefault(entry["depth"], []).append(entry)
     if depth is None:
-        depth = max(by_depth, default=None)
-        if 50 in by_depth:
-            depth = 50
+        depth = 50 if 50 in by_depth else max(by_depth, default=None)
     return by_depth.get(depth, [])
 
 

@@ -321,9 +321,7 @@ def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
     for run in staged:
         fusion = run.get("two_stage_fusion")
         if fusion is not None:
-            origin = "given"
-            if fusion.get("split"):
-                origin = f"chosen on {fusion['split']}"
+            origin = f"chosen on {fusion['split']}" if fusion.get("split") else "given"
             note += f" Weight of {run_name(run)}: {fusion['weight']:.3f}, {origin}."
     return Table("second_stage", "Second stage by rule and depth", note, _without_run(text, runs), numbers)
 

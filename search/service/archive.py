@@ -155,9 +155,7 @@ class Archive:
         temperature = asked.query_temperature
         if temperature is None:
             temperature = searcher.described.query_temperature
-        num_files = None
-        if asked.per_file:
-            num_files = self._counts(searcher).get("files")
+        num_files = self._counts(searcher).get("files") if asked.per_file else None
         # Why there is nothing, or nothing of use
         note = None
         if not len(hits):
@@ -230,9 +228,7 @@ class Archive:
         among = Selection(asked.allowed, inside=self._inside(searcher, asked), unique=asked.unique)
         check_supported(searcher, among, "listing")
         hits = searcher.list_clips(among, asked.skip, asked.k, per_file=has_files)
-        note = None
-        if not hits.num_allowed:
-            note = self._why_none(hits, asked)
+        note = None if hits.num_allowed else self._why_none(hits, asked)
         return Listing(
             hits=self._results(hits, searcher.clips(hits.clip_ids), asked.per_file),
             num_clips=hits.num_clips,
@@ -271,9 +267,7 @@ class Archive:
             path = clip.place.path
         else:
             path = clip.media
-        kind = None
-        if path is not None:
-            kind = kind_of(str(path), hit.presence.get("video", True))
+        kind = kind_of(str(path), hit.presence.get("video", True)) if path is not None else None
         if kind is not None:
             urls["media"] = f"{url}/media"
             if hit.presence.get("subtitle"):

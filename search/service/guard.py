@@ -196,9 +196,7 @@ class Guard:
             if found is not None:
                 host = found[1].strip("[]")
         if not (host in self._names or _is_address(host)):
-            name = "no name"
-            if host:
-                name = f"the name {host!r:.100}"
+            name = f"the name {host!r:.100}" if host else "no name"
             return 400, f"The request has {name} for this machine. Use its address, or start with --hostname NAME."
         # Browsers send the origin of the page; other programs do not.
         origin = headers.get("origin")

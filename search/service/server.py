@@ -51,9 +51,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        why = f"cannot be used ({error.strerror})"
-        if error.errno == errno.EADDRINUSE:
-            why = "is already in use"
+        why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         raise ValueError(f"Port {port} of {host} {why}. Choose another with --port, or --host.") from error
     return listener
 

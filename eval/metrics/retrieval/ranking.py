@@ -68,9 +68,7 @@ def _count_not_below(scores: torch.Tensor, rows: torch.Tensor, values: torch.Ten
         size = max(1, _BLOCK_ELEMENTS // scores.shape[1])
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
-            chosen = part
-            if not is_one_each:
-                chosen = ordered_rows[part]
+            chosen = part if is_one_each else ordered_rows[part]
             block = scores[chosen]
             counts[part] = (block >= ordered_values[part, None]).sum(dim=1, dtype=torch.int32)
     return torch.empty_like(rows).scatter_(0, order, counts.long())
