@@ -33,9 +33,7 @@ _NOT_MEDIA = {".json", ".srt", ".txt", ".vtt"}
 
 def _first_ten(names: Sequence[str]) -> str:
     """Join names for a message, with `…` in place of those after the tenth."""
-    more = []
-    if len(names) > 10:
-        more.append("…")
+    more = ["…"] if len(names) > 10 else []
     return ", ".join([*names[:10], *more])
 
 
@@ -67,10 +65,7 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
             if name in wanted and extension.lower() not in _NOT_MEDIA and not entry.is_dir():
                 files.setdefault(name, []).append(entry.name)
     # An id with several files does not decide which one is the clip.
-    several = []
-    for names in files.values():
-        if len(names) > 1:
-            several.append(" and ".join(sorted(names)))
+    several = [" and ".join(sorted(names)) for names in files.values() if len(names) > 1]
     if several:
         raise ValueError(
             f"{len(several)} clips have several files in {folder}: {_first_ten(sorted(several))}. Keep one of each."
@@ -149,7 +144,7 @@ def dataset_from_rows(
 
         # Absolute paths; a file named twice, as video and audio, is reported once.
         absent = []
-        has_content = bool(row["subtitle"]) or any(map(row.get, texts))
+        has_content = row["subtitle"] or any(map(row.get, texts))
         for name in ("video_path", "audio_path"):
             if row[name] is not None:
                 has_content = True

@@ -47,9 +47,7 @@ def _decodes(
         return reader.read_frames(path, choose_frames, prepare=lambda *_: lambda frame: None) is not None
 
     def choose(available: int) -> list[tuple[int, int]]:
-        if available < extractor.min_samples:
-            return []
-        return extractor.choose_parts(available)
+        return [] if available < extractor.min_samples else extractor.choose_parts(available)
 
     # Digital silence does not count as sound.
     read = reader.read_audio_parts(path, choose)
@@ -57,9 +55,7 @@ def _decodes(
 
 
 def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedReader) -> _Finding:
-    present = set()
-    if (clip["subtitle"] or "").strip():
-        present.add("subtitle")
+    present = {"subtitle"} if (clip["subtitle"] or "").strip() else set()
     durations = []
     missing = []
     unreadable = []
@@ -117,17 +113,11 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     reader = SandboxedReader()
     findings = in_background(lambda clip: _inspect(clip, num_frames, reader), clips, num_workers)
 
-    # How many files each folder holds: the numbers show at a glance whether a folder is the wrong one.
-    ids = []
-    folders: Counter[str] = Counter()
-    paths: set[str | None] = {None}
-    for clip in clips:
-        ids.append(clip["video_id"])
-        for column in _COLUMNS.values():
-            path = clip[column]
-            if path not in paths:  # the video's own track is the same file
-                paths.add(path)
-                folders[os.path.dirname(path)] += 1
+    # How many files each folder holds: the numbers show at a glance whether a folder is the wrong one. The video's own
+    # track is the same file.
+    ids = [clip["video_id"] for clip in clips]
+    paths = {clip[column] for clip in clips for column in _COLUMNS.values()} - {None}
+    folders = Counter(map(os.path.dirname, paths))
 
     # What was found in the files, in the same order.
     without: dict[str, list[str]] = {modality: [] for modality in _MODALITIES}
@@ -186,10 +176,8 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
 
 
 def _first_ten(lines: Sequence[str]) -> list[str]:
-    first = [f"  {line}" for line in lines[:10]]
-    if len(lines) > 10:
-        first.append(f"  and {len(lines) - 10:,} more")
-    return first
+    more = [f"and {len(lines) - 10:,} more"] if len(lines) > 10 else []
+    return [f"  {line}" for line in [*lines[:10], *more]]
 
 
 def format_audit(report: Mapping[str, Any]) -> str:
@@ -227,10 +215,7 @@ def format_audit(report: Mapping[str, Any]) -> str:
     lines.append("files in:")
     lines += _first_ten([f"{folder} ({count:,})" for folder, count in report["folders"].items()])
     lines.append(f"gallery SHA-256: {report['gallery']['sha256']}")
-    if report["complete"]:
-        lines.append("Complete: every stream decodes.")
-    else:
-        lines.append("Not complete: see above.")
+    lines.append("Complete: every stream decodes." if report["complete"] else "Not complete: see above.")
     return "\n".join(lines)
 
 

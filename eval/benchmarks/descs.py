@@ -3,7 +3,8 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,17 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+@contextmanager
+def reading(path: Path, form: str, what: str) -> Iterator[None]:
+    """Raise an error that says what an annotation must be if it is missing, or not of a form, such as JSON."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"No annotation at {path}. {what}") from error
+    except (csv.Error, RecursionError, ValueError) as error:
+        raise ValueError(f"{path} is not {form}: {error}. Restore the file.") from error
+
+
 def read_json(path: Path, kind: type, what: str) -> Any:
     """
     Read an annotation that is a single JSON document.
@@ -43,12 +55,8 @@ def read_json(path: Path, kind: type, what: str) -> Any:
     Raises:
         FileNotFoundError, ValueError: the file does not exist, or holds something else.
     """
-    try:
+    with reading(path, "JSON", f"It must be {what}."):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"No annotation at {path}. It must be {what}.") from error
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path} is not JSON: {error}. Restore the file.") from error
     if not isinstance(content, kind):
         raise ValueError(f"{path} must be {what}, got {type(content).__name__}.")
     return content
@@ -66,28 +74,20 @@ def read_csv(path: Path, reader: Callable[..., Iterable], what: str) -> list:
     Raises:
         FileNotFoundError, ValueError: the file does not exist, or is not CSV.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            return list(reader(lines, strict=True))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"No annotation at {path}. It must be {what}.") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not CSV in UTF-8: {error}. Restore the file.") from error
+    with reading(path, "CSV in UTF-8", f"It must be {what}."), path.open(encoding="utf-8-sig", newline="") as lines:
+        return list(reader(lines, strict=True))
 
 
 def _caption_rows(entry: Entry, captions: str) -> list[dict[str, str]]:
     """Return all captions of a clip, or the first of each kind; with their kinds, if there are any."""
-    rows = []
-    kinds = set()  # those of earlier captions; without kinds, None for all
-    for place, caption in enumerate(entry.captions):
-        row = {"caption": caption}
-        if entry.kinds is not None:
-            row[KIND] = entry.kinds[place]
-        kind = row.get(KIND)
-        if captions == "all" or kind not in kinds:
-            rows.append(row)
-        kinds.add(kind)
-    return rows
+    rows = [{"caption": caption} for caption in entry.captions]
+    if entry.kinds is None:
+        return rows if captions == "all" else rows[:1]
+    first = {}
+    for row, kind in zip(rows, entry.kinds, strict=True):
+        row[KIND] = kind
+        first.setdefault(kind, row)
+    return rows if captions == "all" else list(first.values())
 
 
 def read_entries(
@@ -125,9 +125,7 @@ def read_entries(
         if not is_text(video_id):
             raise ValueError(f"{where} must have a `{id_name}` that is text, got {video_id!r}.")
         # One caption, or a list of some.
-        captions = caption
-        if not isinstance(captions, list):
-            captions = [caption]
+        captions = caption if isinstance(caption, list) else [caption]
         if not captions or not all(map(is_text, captions)):
             raise ValueError(
                 f"{where}, clip {video_id!r}: {caption_keys} must be a caption or a list of captions, "
@@ -138,9 +136,7 @@ def read_entries(
         # A clip stands in the list once, with all of its captions.
         if video_id in entries:
             raise ValueError(f"{where} repeats the clip {video_id!r}. Put all its captions into one entry, as a list.")
-        if not is_text(subtitle):
-            subtitle = None
-        entries[video_id] = Entry(video_id, captions, subtitle)
+        entries[video_id] = Entry(video_id, captions, subtitle if is_text(subtitle) else None)
     return list(entries.values())
 
 
@@ -254,4 +250,5 @@ __all__ = [
     "read_csv",
     "read_entries",
     "read_json",
+    "reading",
 ]

@@ -6,26 +6,16 @@ are comments. The ids of a split are in `train_list.txt`, `val_list.txt` or `tes
 
 from pathlib import Path
 
-from .descs import Entry, descs_benchmark
+from .descs import Entry, descs_benchmark, reading
 
 _DESCRIPTIONS = "AllVideoDescriptions.txt"
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    what = f"A folder of MSVD needs {_DESCRIPTIONS} and a list of the clips of each split, an id per line."
+    with reading(path, "text in UTF-8", what):
         lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"No annotation at {path}. A folder of MSVD needs {_DESCRIPTIONS} and a list of the clips of each split, "
-            "an id per line."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8: {error}. Restore the file.") from error
-    content = []
-    for line in lines:
-        if line.strip() and not line.startswith("#"):
-            content.append(line.strip())
-    return content
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def _read(path: Path) -> list[Entry]:

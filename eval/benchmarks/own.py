@@ -29,7 +29,19 @@ KEPT = "train"
 """The two splits of a table with `holdout`."""
 
 
-def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tuple[list[str], Iterable[Row]]:
+def _read_table(
+    root: str | os.PathLike, split: str, wanted: set[str], id_column: str
+) -> tuple[list[str], Iterable[Row], Path]:
+    """Return column names and rows of the table, and the folder that its paths are relative to."""
+    path = Path(root)
+    if path.exists() and is_table(path):
+        return *read_table(path), path.parent
+    if path.is_file():
+        raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
+    if is_table(path):
+        raise FileNotFoundError(f"There is no file {path}.")
+    # Anything else is a data set of the Hub, or the folder of one.
+    name = str(root)
     try:
         dataset = load_dataset(name, split=split)
     except ConnectionError as error:
@@ -51,32 +63,14 @@ def _read_dataset(name: str, split: str, wanted: set[str], id_column: str) -> tu
     rows = []
     for row in dataset.select_columns([name for name in names if name in wanted]):
         rows.append((f"row {len(rows) + 1}", row))
-    return names, rows
-
-
-def _read_table(
-    root: str | os.PathLike, split: str, wanted: set[str], id_column: str
-) -> tuple[list[str], Iterable[Row], Path]:
-    """Return column names and rows of the table, and the folder that its paths are relative to."""
-    path = Path(root)
-    # A file is read here; anything else is a data set of the Hub, or the folder of one.
-    if path.exists() and is_table(path):
-        return *read_table(path), path.parent
-    if path.is_file():
-        raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
-    if is_table(path):
-        raise FileNotFoundError(f"There is no file {path}.")
-    folder = path if path.is_dir() else Path()
-    return *_read_dataset(str(root), split, wanted, id_column), folder
+    return names, rows, path if path.is_dir() else Path()
 
 
 def _value(value: Any) -> Any:
     """Return `None` for the empty values of tables."""
     is_nan = isinstance(value, float) and value != value
     is_blank = isinstance(value, str) and not value.strip()
-    if is_nan or is_blank:
-        return None
-    return value
+    return None if is_nan or is_blank else value
 
 
 def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) -> list[dict[str, Any]]:
@@ -87,13 +81,10 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
         where = f"{source}, {place}"
         clip = {name: _value(row.get(column)) for name, column in columns.items()}
         video_id = clip["video_id"]
-        if isinstance(video_id, bool) or not isinstance(video_id, (str, int)):
+        if type(video_id) not in (str, int):
             raise ValueError(f"{where}: {columns['video_id']!r} must be text, got {video_id!r}.")
-        video_id = str(video_id)
-        clip["video_id"] = video_id
-        captions = clip["caption"]
-        if not isinstance(captions, list):
-            captions = [captions]
+        video_id = clip["video_id"] = str(video_id)
+        captions = clip["caption"] if isinstance(clip["caption"], list) else [clip["caption"]]
         if not captions or not all(isinstance(_value(text), str) for text in captions):
             raise ValueError(
                 f"{where}, clip {video_id!r}: {columns['caption']!r} must be a caption or a list of captions, got "
@@ -121,20 +112,17 @@ def _read_clips(rows: Iterable[Row], columns: Mapping[str, str], source: str) ->
 def _find_files(clips: list[dict[str, Any]], known: set[str], folder: Path) -> None:
     """Find the files of clips whose table has no column of videos or of audio files."""
     ids = [clip["video_id"] for clip in clips]
-    videos: dict[str, str] = {}
-    audios: dict[str, str] = {}
     if "video_path" not in known:
         videos = find_media(folder / "videos", ids)
+        for clip in clips:
+            clip["video_path"] = videos.get(clip["video_id"])
     if "audio_path" not in known:
         audios = find_media(folder / "audios", ids)
+        for clip in clips:
+            clip["audio_path"] = audios.get(clip["video_id"], clip["video_path"])
     for clip in clips:
-        video_id = clip["video_id"]
-        if "video_path" not in known:
-            clip["video_path"] = videos.get(video_id)
-        if "audio_path" not in known:
-            clip["audio_path"] = audios.get(video_id, clip["video_path"])
         if "video_path" not in known and clip["audio_path"] is None:
-            clip["video_path"] = clip["video_path"] or f"videos/{video_id}.*"  # later reported as missing
+            clip["video_path"] = clip["video_path"] or f"videos/{clip['video_id']}.*"  # later reported as missing
         if names_subtitle_file(clip["subtitle"]):
             clip["subtitle"] = str(folder.absolute() / clip["subtitle"])
 
@@ -154,15 +142,12 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
 
     def words_of(path: str) -> str | None:
         """Return what a search reads: a transcript, the path of a subtitle file, or the text of a subtitle track."""
+        found = None
         if path in known and is_as_known(path, known[path]):
-            transcript = Transcripts(gallery.path).with_words(known[path].sha256)
-            if transcript is not None:
-                return str(transcript)
+            found = Transcripts(gallery.path).with_words(known[path].sha256)
         try:
-            sidecar = find_sidecar(path)
-            if sidecar is not None:
-                return str(sidecar)
-            return reader.read_subtitle_of(path)
+            found = found or find_sidecar(path)
+            return reader.read_subtitle_of(path) if found is None else str(found)
         except (MediaError, OSError):  # reported when the clip is read
             return None
 
@@ -173,14 +158,23 @@ def _find_words(clips: list[dict[str, Any]], folder: Path, gallery: Gallery | No
             clip["subtitle"] = words
 
 
-def _renamed(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's columns with `path` under its other name, `video_path`."""
+def _given_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the user's columns, with `path` under its other name, `video_path`, and the modalities that columns are
+    given for; raise a ValueError for one that cannot be a text of a clip."""
     given = dict(columns)
     if set(FILE_COLUMNS) <= given.keys():
         raise ValueError(f"`path` and `video_path` name the same column, the one of videos; got {given}. Give one.")
     if "path" in given:
         given["video_path"] = given.pop("path")
-    return given
+    texts = [name for name in given if name not in FEATURES]
+    for name in texts:
+        if given[name] in (*FEATURES, *FILE_COLUMNS) or name == KIND or kind_of(name) != "text":
+            raise ValueError(
+                f"`columns` can name {['path', *FEATURES]}, and texts that are further modalities, as in "
+                f"title=heading; got {name}={given[name]}."
+            )
+        check_modality(name)
+    return given, texts
 
 
 def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict[str, str]:
@@ -202,19 +196,6 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
     return columns
 
 
-def _further_texts(given: Mapping[str, str]) -> list[str]:
-    """Return the modalities that columns are given for; raise a ValueError for one that cannot be a text of a clip."""
-    names = [name for name in given if name not in FEATURES]
-    for name in names:
-        if given[name] in (*FEATURES, *FILE_COLUMNS) or name == KIND or kind_of(name) != "text":
-            raise ValueError(
-                f"`columns` can name {['path', *FEATURES]}, and texts that are further modalities, as in "
-                f"title=heading; got {name}={given[name]}."
-            )
-        check_modality(name)
-    return names
-
-
 def is_held_out(video_id: str, share: float) -> bool:
     """Whether a clip is held out. This depends on its id alone, so it stays on its side when a table grows."""
     digest = hashlib.sha256(video_id.encode("utf-8", "surrogatepass")).digest()
@@ -225,10 +206,7 @@ def _one_side(clips: list[dict[str, Any]], split: str, share: float, source: str
     """Return the held-out share of a table, or the rest."""
     if split not in (KEPT, HELD_OUT):
         raise ValueError(f"With `holdout` a table has the splits {KEPT!r} and {HELD_OUT!r}, got {split!r}.")
-    chosen = []
-    for clip in clips:
-        if is_held_out(clip["video_id"], share) == (split == HELD_OUT):
-            chosen.append(clip)
+    chosen = [clip for clip in clips if is_held_out(clip["video_id"], share) == (split == HELD_OUT)]
     if not chosen:
         raise ValueError(
             f"With `holdout` {share:g}, none of the {len(clips)} clips of {source} is in the split {split!r}. Give "
@@ -281,8 +259,7 @@ def load_own(
         FileNotFoundError: the table does not exist, or files are missing.
         ValueError: a column is missing, a row is malformed, or rows of one clip differ.
     """
-    given = _renamed(columns or {})
-    texts = _further_texts(given)
+    given, texts = _given_columns(columns or {})
     if holdout is not None and not 0 < holdout < 1:
         raise ValueError(f"`holdout` is a share of the clips between 0 and 1, got {holdout:g}.")
 
@@ -307,10 +284,8 @@ def load_own(
     # A row per caption.
     rows = []
     for clip in clips:
-        for caption in clip["caption"]:
-            rows.append(clip | {"caption": caption})
-            if captions == "first":
-                break
+        chosen = clip["caption"][:1] if captions == "first" else clip["caption"]
+        rows += [clip | {"caption": caption} for caption in chosen]
     return dataset_from_rows(rows, folder, on_missing, texts)
 
 
