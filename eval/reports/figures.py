@@ -31,10 +31,7 @@ _WEIGHT = "weight_"  # before the names of modalities, in the table of queries
 
 def _colours(modalities: Iterable[str]) -> dict[str, str]:
     others = cycle(_FURTHER_COLOURS)
-    colours = {}
-    for name in modalities:
-        colours[name] = _MODALITY_COLOURS.get(name) or next(others)
-    return colours
+    return {name: _MODALITY_COLOURS.get(name) or next(others) for name in modalities}
 
 
 def _plot_recall(axes: Axes, run: Run) -> None:
@@ -44,16 +41,13 @@ def _plot_recall(axes: Axes, run: Run) -> None:
     methods = sorted(first, key=lambda method: first[method][R1])
 
     # The plain protocol is drawn last, over the others, in blue; the rest in shades of grey.
-    for place in reversed(range(len(rates))):
-        entry = rates[place]
+    for place, entry in reversed([*enumerate(rates)]):
         shade = str(0.85 * place / (len(rates) - 1)) if place > 0 else "#0072B2"
         recalls = [entry["methods"][method][R1] for method in methods]
         axes.scatter(recalls, range(len(methods)), s=34, color=shade, zorder=3, label=percent(entry["rate"]))
     # Joint scores right of this line gain by aggregation.
-    best = rates[0]["best_pathway"]
-    axes.axvline(
-        best[R1], color="black", linestyle="--", linewidth=1, label=f"best pathway, {percent(rates[0]['rate'])}"
-    )
+    label = f"best pathway, {percent(rates[0]['rate'])}"
+    axes.axvline(rates[0]["best_pathway"][R1], color="black", linestyle="--", linewidth=1, label=label)
 
     # Names in the colours of their modalities, the own score in bold.
     axes.set_yticks(range(len(methods)), map(method_title, methods))
@@ -75,10 +69,7 @@ def _plot_mean_weights(axes: Axes, rates: Sequence[Mapping[str, Any]]) -> None:
     for modality, colour in _colours(rates[0]["mean_weight"]).items():
         heights = np.array([entry["mean_weight"][modality] for entry in rates])
         bars = axes.bar(range(len(rates)), heights, 0.7, bottom=bottom, color=colour, label=modality)
-        labels = [""] * len(rates)
-        for place, height in enumerate(heights):
-            if height >= 0.03:  # a lower bar has no room for its number
-                labels[place] = f"{height:.2f}"
+        labels = [f"{height:.2f}" if height >= 0.03 else "" for height in heights]  # a lower bar has no room for it
         axes.bar_label(bars, labels, label_type="center", fontsize=8)
         bottom = bottom + heights
     axes.set_ylim(0, 1)
@@ -174,14 +165,10 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
         num_captions (`int`): captions to list per modality.
     """
     # Queries in the order of the modality that decides them, and of its weight.
-    modalities = []
-    columns = []
-    for name, column in queries.items():
-        if name.startswith(_WEIGHT):
-            modalities.append(name.removeprefix(_WEIGHT))
-            columns.append(column)
+    columns = [name for name in queries if name.startswith(_WEIGHT)]
+    modalities = [name.removeprefix(_WEIGHT) for name in columns]
     colours = _colours(modalities)
-    weights = np.array(columns, dtype=float)  # (M, Q)
+    weights = np.array(list(map(queries.get, columns)), dtype=float)  # (M, Q)
     decided = np.array(list(map(modalities.index, queries["decided"])))
     order = np.lexsort((-weights[decided, np.arange(len(decided))], decided))
     figure = Figure(figsize=(11, 4.2 * max(1, len(modalities) / 3)), layout="constrained")

@@ -47,39 +47,23 @@ def _remarks(runs: Sequence[Run]) -> list[str]:
     return [*remarks]
 
 
-def _plot_weights(queries: Path, path: Path) -> None:
-    try:
-        plot_query_weights(read_table(queries).to_pydict(), path)
-    except (ArrowException, LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{queries} is not a table of queries by `scalar eval run`: {error}. Evaluate again."
-        ) from error
-
-
-def _own_gains(runs: Sequence[Run]) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Return the aggregation gains of the own scores by benchmark, label and masking rate, one per seed."""
-    gains: dict[str, dict[str, dict[float, list[float]]]] = {}
-    for run in runs:
-        for entry in run["retrieval"]["rates"]:
-            gain = entry.get("aggregation_gain", {}).get(run["score"]["method"])
-            if gain is not None:
-                rates = gains.setdefault(run["benchmark"], {}).setdefault(run["label"], {})
-                rates.setdefault(entry["rate"], []).append(gain)
-    return gains
-
-
 def _plot_figures(runs: Mapping[Path, Run], output: Path) -> dict[str, str]:
     """Draw the figures that the results allow; return the names of the files and their captions."""
     # A class label has many relevant clips, so no single one to weigh.
     retrieval = {path: run for path, run in runs.items() if run["task"] == "retrieval"}
     captions = {}
 
-    # The gain against the masking rate, if some label was measured at several rates.
-    gains = _own_gains([*retrieval.values()])
-    num_rates = [0]
-    for labels in gains.values():
-        num_rates += map(len, labels.values())
-    if max(num_rates) > 1:
+    # The gains of the own scores by benchmark, label and masking rate, if some label was measured at several rates.
+    gains: dict[str, dict[str, dict[float, list[float]]]] = {}
+    has_several = False
+    for run in retrieval.values():
+        for entry in run["retrieval"]["rates"]:
+            gain = entry.get("aggregation_gain", {}).get(run["score"]["method"])
+            if gain is not None:
+                rates = gains.setdefault(run["benchmark"], {}).setdefault(run["label"], {})
+                rates.setdefault(entry["rate"], []).append(gain)
+                has_several = has_several or len(rates) > 1
+    if has_several:
         captions["gain_vs_masking.png"] = "Aggregation gain under missing modalities; bands: deviation over seeds"
         plot_gain(gains, output / "gain_vs_masking.png")
 
@@ -90,12 +74,15 @@ def _plot_figures(runs: Mapping[Path, Run], output: Path) -> dict[str, str]:
         label = (run["benchmark"], run["label"])
         if queries.is_file() and label not in drawn:
             drawn.add(label)
-            name = "weights"
-            for part in label:
-                name += "_" + re.sub(r"[^\w.-]+", "_", part).strip("_")
-            name += ".png"
+            parts = [re.sub(r"[^\w.-]+", "_", part).strip("_") for part in label]
+            name = f"weights_{'_'.join(parts)}.png"
             captions[name] = f"Weights of the queries of {run_name(run)}"
-            _plot_weights(queries, output / name)
+            try:
+                plot_query_weights(read_table(queries).to_pydict(), output / name)
+            except (ArrowException, LookupError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{queries} is not a table of queries by `scalar eval run`: {error}. Evaluate again."
+                ) from error
     return captions
 
 

@@ -16,20 +16,6 @@ Run = Mapping[str, Any]
 R1 = "text_to_video_recall_at_1"
 
 
-def _result_files(paths: Sequence[str | os.PathLike]) -> list[Path]:
-    files = []
-    # A file twice, given by itself and by its folder, counts once.
-    for path in map(Path, paths):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
-        inside = sorted(path.rglob("results.json")) if path.is_dir() else [path]
-        if not inside:
-            raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
-        files += inside
-    by_location = {path.resolve(): path for path in files}
-    return list(by_location.values())
-
-
 def read_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
     """
     Read result files.
@@ -44,8 +30,17 @@ def read_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
         FileNotFoundError: a path does not exist.
         ValueError: a folder holds no result, or a file is not a result.
     """
+    # A file twice, given by itself and by its folder, counts once.
+    by_location = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
+        inside = sorted(path.rglob("results.json")) if path.is_dir() else [path]
+        if not inside:
+            raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")
+        by_location |= {file.resolve(): file for file in inside}
     runs = {}
-    for path in _result_files(paths):
+    for path in by_location.values():
         runs[path] = read_json(path, "Evaluate again.")
         check_result(runs[path], path)
     return runs

@@ -51,8 +51,7 @@ def _frame(rows: Sequence[Mapping], levels: Sequence[str], columns: Sequence[str
 
 def _row(run: Run, measured: Mapping[str, float | None], direction: str) -> dict[str, str | float | None]:
     """Return the levels of a run, the direction, and its metrics by their names in tables."""
-    row = {level: run[level] for level in RUN}
-    row["direction"] = direction
+    row = {level: run[level] for level in RUN} | {"direction": direction}
     for column, metric in METRICS.items():
         row[column] = measured.get(f"{direction}_{metric}")
     return row
@@ -192,11 +191,6 @@ class Table:
     text: pd.DataFrame
     numbers: pd.DataFrame = field(repr=False)
 
-    @property
-    def num_keys(self) -> int:
-        """The number of columns at the left that name a row."""
-        return self.text.index.nlevels
-
     def cells(self) -> pd.DataFrame:
         """Return what is shown as a frame of text on one line each, with the names of the rows as columns."""
         return self.text.reset_index().astype(str).replace(r"\s+", " ", regex=True)
@@ -204,12 +198,12 @@ class Table:
     def markdown(self) -> str:
         """Format a Markdown table whose columns are aligned in plain text, too."""
         cells = self.cells().replace(r"\|", r"\|", regex=True)
-        sides = ["left"] * self.num_keys + ["right"] * len(self.text.columns)
+        sides = ["left"] * self.text.index.nlevels + ["right"] * len(self.text.columns)
         return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
     def latex(self) -> str:
         """Format a floating table with the rules of booktabs."""
-        sides = "l" * self.num_keys + "r" * len(self.text.columns)
+        sides = "l" * self.text.index.nlevels + "r" * len(self.text.columns)
         names = {"label": f"tab:{self.name}", "caption": self.title, "position": "t"}
         text = self.cells().to_latex(index=False, escape=True, column_format=sides, **names)
         for character, command in _LATEX.items():
@@ -258,9 +252,7 @@ def _with_titles(text: pd.DataFrame, titles: Titles) -> pd.DataFrame:
 
 def _without_run(text: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
     """Return the text without the levels of the run if there is only one, which the heading names."""
-    if len(runs) > 1:
-        return text
-    return text.droplevel([level for level in RUN if level in text.index.names])
+    return text if len(runs) > 1 else text.droplevel([level for level in RUN if level in text.index.names])
 
 
 def _scores_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles, direction: str) -> Table:
@@ -329,10 +321,7 @@ def _second_stage_table(runs: Sequence[Run], first: pd.DataFrame) -> Table:
 def _differences_table(runs: Sequence[Run]) -> Table:
     numbers = differences(runs)
     # Each difference with its interval, in points.
-    text = pd.DataFrame(index=numbers.index)
-    text["difference"] = numbers["difference"].map("{:+.1f}".format)
-    text["low"] = numbers["low"].map("{:+.1f}".format)
-    text["high"] = numbers["high"].map("{:+.1f}".format)
+    text = numbers[["difference", "low", "high"]].map("{:+.1f}".format)
     text["confidence"] = numbers["confidence"].map(percent)
     text = text.rename(index=method_title, level="score").rename(index=method_title, level="minus")
     note = "Points of text-to-video R@1, first stage, nothing masked; low and high: paired bootstrap over queries."

@@ -18,7 +18,7 @@ def runs(tmp_path_factory):
 
 def rows_of(table):
     """The cells of each row by the names of the row."""
-    keys = table.num_keys
+    keys = table.text.index.nlevels
     return {tuple(row[:keys]): [*row[keys:]] for row in table.cells().to_numpy()}
 
 
