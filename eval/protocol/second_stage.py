@@ -109,7 +109,6 @@ def match_logits(
     requests: torch.Tensor,
     batch_size: int = 32,
     pair_batch_size: int = 128,
-    device: str | torch.device | None = None,
     progress: bool = True,
     num_workers: int = 2,
 ) -> torch.FloatTensor:
@@ -117,7 +116,7 @@ def match_logits(
     Score pairs of a caption and a clip with the cross-encoder. Each requested clip is read once.
 
     Args:
-        model, processor, device, progress, num_workers: as in [`embed_dataset`], which reports
+        model, processor, progress, num_workers: as in [`embed_dataset`], which reports
             unreadable files.
         clips (`Sequence[dict]`): from [`group_rows`].
         captions (`list[str]`): the texts.
@@ -133,16 +132,12 @@ def match_logits(
         ValueError: `requests` names a caption or clip that does not exist, or reads a modality that a clip lacks, the
             model has no cross-attention, or as in [`embed_dataset`].
     """
-    if device is not None:
-        model.to(device)
 
     def read(rows: list[int]) -> Iterator[ReadBatch]:
         return read_rows(processor, [clips[row] for row in rows], batch_size, num_workers)
 
-    # Errors name a clip by its id.
-    names = [clip["video_id"] for clip in clips]
-    sizes = batch_size, pair_batch_size
-    return match_read(model, processor, names, captions, requests, read, *sizes, progress)
+    names = [clip["video_id"] for clip in clips]  # for errors
+    return match_read(model, processor, names, captions, requests, read, batch_size, pair_batch_size, progress)
 
 
 # The protocol --------------------------------------------------------------------------------------------------------
