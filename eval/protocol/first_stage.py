@@ -128,13 +128,6 @@ def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.L
     return relevant_ranks(scores, torch.stack([rows, pairs[:, 1]], dim=1))
 
 
-def _masked(pairs: Pairs, modality_mask: torch.Tensor) -> Pairs:
-    """Return the same pairs with only the modalities in `modality_mask` `(V, M)` of each clip. The products of texts
-    and clips are computed once for all masks."""
-    similarities = pairs.similarities * modality_mask.T[:, None]
-    return Pairs(pairs.text_embeds, pairs.clips.masked(modality_mask), pairs.options, similarities)
-
-
 @torch.no_grad()
 def rank_pairs(
     embeddings: Embeddings,
@@ -196,18 +189,18 @@ def rank_pairs(
             dtype = given.text_embeds.dtype
             unmasked = given.exact
             for key, mask in distinct.items():
-                # Scores in float64 are compared in float32: copies tie wherever in a block they are.
-                masked = _masked(unmasked, mask[clips])
+                visible = mask[clips]  # (V, M)
+                similarities = unmasked.similarities * visible.T[:, None]
+                masked_clips = unmasked.clips.masked(visible)
                 for method in methods:
                     # A directed method scores each direction by itself; the others share one matrix.
                     is_directed = find_method(method, embeddings.modalities).directed
                     scores = None
                     for direction in block_directions:
-                        if is_directed:
-                            options = replace(masked.options, direction=direction)
-                            directed = Pairs(masked.text_embeds, masked.clips, options, masked.similarities)
-                            scores = directed.scores(method).to(dtype)
-                        elif scores is None:
+                        if is_directed or scores is None:
+                            options = replace(unmasked.options, direction=direction)
+                            masked = Pairs(unmasked.text_embeds, masked_clips, options, similarities)
+                            # Scores in float64 are compared in float32: copies tie wherever in a block they are.
                             scores = masked.scores(method).to(dtype)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
@@ -246,17 +239,6 @@ def relevant_weights(
     return torch.cat(weights)
 
 
-def _metrics(ranks: dict[str, torch.Tensor], pairs: torch.Tensor) -> dict[str, float]:
-    """Return the metrics of each direction, with its name before theirs."""
-    metrics = {}
-    for direction, values in ranks.items():
-        of_direction = retrieval_metrics(values, pairs[:, DIRECTIONS.index(direction)])
-        del of_direction["num_queries"]
-        for name, value in of_direction.items():
-            metrics[f"{direction}_{name}"] = value
-    return metrics
-
-
 def _rate_entry(
     embeddings: Embeddings,
     rate: float,
@@ -271,7 +253,11 @@ def _rate_entry(
     methods = {}
     recalls = {}
     for method, by_direction in ranks.items():
-        entry = _metrics(by_direction, embeddings.pairs)
+        entry = {}
+        for direction, values in by_direction.items():
+            metrics = retrieval_metrics(values, embeddings.pairs[:, DIRECTIONS.index(direction)])
+            del metrics["num_queries"]
+            entry |= {f"{direction}_{name}": value for name, value in metrics.items()}
         entry["num_unscorable_clips"] = (~_scorable(embeddings, modality_mask, method)).sum().item()
         methods[method] = entry
         recalls[method] = entry["text_to_video_recall_at_1"]
