@@ -121,21 +121,15 @@ def _cells(dataset: Dataset, name: str) -> list[_Cell | None]:
     return [_Cell(column, row, name) for row in range(len(column))]
 
 
-def _as_text(text: str | Sequence[str | dict[str, str]]) -> str:
-    """Return a text unchanged, or a conversation in mteb's format for models that read texts."""
-    if isinstance(text, str):
-        return text
-    turns = []
-    for turn in text:
-        if not isinstance(turn, str):
-            turn = f"{turn['role']}: {turn['content']}"
-        turns.append(turn)
-    return "; ".join(turns)
-
-
 def _read_texts(dataset: Dataset) -> list[str]:
     """Return the text of each row, with its instruction after it and its title before it."""
-    texts = list(map(_as_text, dataset["text"]))
+    texts = []
+    for text in dataset["text"]:
+        # A conversation is one text, in mteb's format for models that read texts.
+        if not isinstance(text, str):
+            turns = [turn if isinstance(turn, str) else f"{turn['role']}: {turn['content']}" for turn in text]
+            text = "; ".join(turns)
+        texts.append(text)
     if "instruction" in dataset.column_names:  # models without support for instructions read them with the query
         for row, instruction in enumerate(dataset["instruction"]):
             texts[row] = f"{texts[row]} {instruction or ''}".strip()
@@ -216,10 +210,9 @@ class ScalarSearch:
         if score_options is None:
             score_options = model.score_options()
         # Numbers rather than tensors: mteb writes them beside the results.
-        self.score_options = dict(score_options)
+        self.score_options = {}
         for key, value in score_options.items():
-            if isinstance(value, torch.Tensor):
-                self.score_options[key] = value.item()
+            self.score_options[key] = value.item() if isinstance(value, torch.Tensor) else value
         self.problems: list[str] = []
         self.modalities = tuple(model.config.modalities)
         self._corpus: _Texts | _Gallery
@@ -229,10 +222,7 @@ class ScalarSearch:
         experiment = dict(self.score_options)
         if rerank_depth is not None:
             experiment["rerank_depth"] = rerank_depth
-        inputs = ["text"]
-        for modality in ("video", "audio"):
-            if modality in self.modalities:
-                inputs.append(modality)
+        inputs = ["text", *(name for name in ("video", "audio") if name in self.modalities)]
         fields = {
             "loader": None,
             "revision": None,
@@ -371,9 +361,7 @@ class ScalarSearch:
         columns = {"video_id": ids, "subtitle": subtitles}
         for name in ("video", "audio"):
             columns[f"{name}_path"] = _cells(dataset, name) if name in modalities else [None] * len(ids)
-        clips = []
-        for values in zip(*columns.values(), strict=True):
-            clips.append(dict(zip(columns, values, strict=True)))
+        clips = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         embedded = []
         with tqdm(total=len(clips), desc="clips", unit="clip", disable=hidden) as bar:
             for batch in embed_rows(self.model, self.processor, clips, batch_size, self.num_workers):
