@@ -105,9 +105,7 @@ class _Source:
     def __post_init__(self) -> None:
         self.key = uuid4().hex
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
-        self.before: dict[str, str] = {}
-        if self.recorded is not None:
-            self.before = self.recorded.words()
+        self.before = {} if self.recorded is None else self.recorded.words()
 
     @property
     def is_done(self) -> bool:
@@ -144,10 +142,7 @@ class _Source:
         if not self.num_clips and self.file.reason is None:
             return replace(self.file, reason=joined(self._messages(self.reasons)))
         # A window in which there is nothing is no failure.
-        failures = {}
-        for reason, spans in self.reasons.items():
-            if not is_nothing(reason):
-                failures[reason] = spans
+        failures = {reason: spans for reason, spans in self.reasons.items() if not is_nothing(reason)}
         if self.num_clips and failures:
             return replace(self.file, reason=PARTLY + joined(self._messages(failures)))
         return self.file
@@ -186,10 +181,8 @@ class _Source:
 def _estimate(num_files: int, done: float, num_clips: int, seconds: float) -> str:
     """How long all files will take, from the seconds that the first clips took."""
     minutes = math.ceil(seconds * num_files / done / 60)
-    total = f"about {minutes} minutes"
-    if minutes <= 1:
-        total = "less than a minute"
-    elif minutes > 120:
+    total = f"about {minutes} minutes" if minutes > 1 else "less than a minute"
+    if minutes > 120:
         total = f"about {round(minutes / 60)} hours"
     return f"{num_files} files, {total} at {seconds / num_clips:.2g} s a clip."
 
@@ -268,12 +261,9 @@ class _Update:
             if self.known[path].reason is not None and path not in self.clips:
                 continue  # nothing is lost with a file that could not be read
             if path not in lost:
-                state = FileState(path, Status.GONE, _AWAY)
-            elif prune:
-                state = FileState(path, Status.REMOVED)
+                self.report.add(FileState(path, Status.GONE, _AWAY))
             else:
-                state = FileState(path, Status.GONE)
-            self.report.add(state)
+                self.report.add(FileState(path, Status.REMOVED if prune else Status.GONE))
         if prune:
             for path in lost:
                 self.writer.remove_clips(self.clips.get(path, ()))
@@ -355,9 +345,8 @@ class _Update:
     def _has_further_source(self, file: MediaFile) -> bool:
         """Whether an unchanged file may have something that was not found before: words to recognise, words of a list,
         or streams that exceeded limits which were raised since."""
-        problems = []
-        for name in self.clips.get(file.path, ()):
-            problems += self.problems.get(name, ())
+        clips = self.clips.get(file.path, ())
+        problems = [problem for name in clips for problem in self.problems.get(name, ())]
         if self._has_higher_limit(problems):
             return True
         # The hash of a file covers its subtitle, but not its other texts.
@@ -365,26 +354,20 @@ class _Update:
         for name, text in self.texts.get(file.path, {}).items():
             if name != _SUBTITLE and known.get(name) != text:
                 return True
-        if file.path not in self.clips and not is_nothing(file.reason):
+        if not clips and not is_nothing(file.reason):
             return False
         # What is recognised in a damaged file would be recorded with other problems each time.
         if not all(IN_PART in problem for problem in problems):
             return False
-        kinds = [SCREEN]
-        if not self._subtitle_of(file.path):
-            kinds.append(_SUBTITLE)
+        kinds = [SCREEN] if self._subtitle_of(file.path) else [SCREEN, _SUBTITLE]
+        rows = list(map(self.rows.get, clips))
+        modalities = self.gallery.modalities
         for words in kinds:
-            if self._lacks(file.path, words) and self.reader.may_have(words, file):
+            # Whether some clip of the file has the modality of these words
+            has_some = words in modalities and self.gallery.modality_mask[rows, modalities.index(words)].any()
+            if not has_some and self.reader.may_have(words, file):
                 return True
         return False
-
-    def _lacks(self, path: str, words: str) -> bool:
-        """Whether no clip of a file has the modality of some words."""
-        modalities = self.gallery.modalities
-        if path not in self.clips or words not in modalities:
-            return True
-        rows = [self.rows[name] for name in self.clips[path]]
-        return not self.gallery.modality_mask[rows, modalities.index(words)].any()
 
     def _has_higher_limit(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""
@@ -534,7 +517,7 @@ class Indexer:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
-        form = _BAR if self.writer.metadata.get(SEGMENT) is not None else None
+        form = None if self.writer.metadata.get(SEGMENT) is None else _BAR
         bar = tqdm(total=num_files, unit="file", disable=not (self.progress and num_files), bar_format=form)
 
         # Recognising the words of one file may take long, so the bar names the second that was reached.

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import torch
-from psycopg import sql
+from psycopg import errors, sql
 
 from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
@@ -238,10 +238,8 @@ class Pushed:
 
     def unchanged(self, with_words: bool = True) -> str:
         """SQL of whether a row is as it was written; perhaps without its words, which may be long."""
-        unchanged = f"_sum = {self.sum()}"
-        if with_words:
-            unchanged += f" AND _words_sum = {WORDS_SUM}"
-        return f"({unchanged})"
+        words = f" AND _words_sum = {WORDS_SUM}" if with_words else ""
+        return f"(_sum = {self.sum()}{words})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,9 +271,7 @@ class Row:
         """The file of the clip, and its seconds; the name of a whole file may look like that of a window."""
         place = place_of_clip(self.clip_id)
         path = self.facts[1]
-        if place.path != path:
-            return Place(path)
-        return place
+        return place if place.path == path else Place(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,21 +333,22 @@ class DatabaseTable:
     def _meaning(self, error: psycopg.Error) -> Exception:
         # What a node lacks must not be reported as missing here.
         is_here = "remote SQL" not in (error.diag.context or "")
-        if is_here and isinstance(error, psycopg.errors.UndefinedTable):
-            return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
-        if is_here and isinstance(error, psycopg.errors.UndefinedColumn):
-            return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
         primary = str(error.diag.message_primary)
-        if is_here and isinstance(error, psycopg.errors.InvalidSchemaName) and "scalar" not in primary:
-            return ValueError(f"{self.name}: {primary}. Create it, or choose another schema.")
-        if is_here and isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedFunction):
-            return TableError(f"{self.name} lacks functions: {primary}. `scalar push GALLERY ADDRESS` makes them.")
-        if isinstance(error, psycopg.errors.DuplicateTable):
-            return ValueError(f"There is already a table {self.name}. Drop it, or choose another name.")
-        if isinstance(error, psycopg.errors.InvalidRegularExpression):
-            return PatternError(f"A path pattern is invalid: {primary}.")
-        if isinstance(error, psycopg.errors.QueryCanceled) and "timeout" in primary:
-            return TableError(f"{self.name}: no answer in {self.timeout:g} seconds")
+        match error:
+            case errors.UndefinedTable() if is_here:
+                return FileNotFoundError(f"There is no table {self.name}. `scalar push GALLERY ADDRESS` makes it.")
+            case errors.UndefinedColumn() if is_here:
+                return ValueError(f"{self.name} was not made by `scalar push`. Choose another name.")
+            case errors.InvalidSchemaName() if is_here and "scalar" not in primary:
+                return ValueError(f"{self.name}: {primary}. Create it, or choose another schema.")
+            case errors.InvalidSchemaName() | errors.UndefinedFunction() if is_here:
+                return TableError(f"{self.name} lacks functions: {primary}. `scalar push GALLERY ADDRESS` makes them.")
+            case errors.DuplicateTable():
+                return ValueError(f"There is already a table {self.name}. Drop it, or choose another name.")
+            case errors.InvalidRegularExpression():
+                return PatternError(f"A path pattern is invalid: {primary}.")
+            case errors.QueryCanceled() if "timeout" in primary:
+                return TableError(f"{self.name}: no answer in {self.timeout:g} seconds")
         # Anything else is passed on in one line.
         text = " ".join(str(error).split()) or type(error).__name__
         password = os.environ.get("PGPASSWORD")
@@ -389,12 +386,12 @@ class DatabaseTable:
 
     def _begin(self, mode: str, is_made: bool = True) -> psycopg.Connection:
         connection = self._connected(mode)
-        try:
-            if is_made:
+        if is_made:
+            try:
                 self.check_owners(connection)
-        except BaseException:
-            connection.close()
-            raise
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _connected(self, mode: str) -> psycopg.Connection:
@@ -413,25 +410,20 @@ class DatabaseTable:
                 application_name="scalar",
                 client_encoding="utf8",
             )
-        limit = math.ceil(1000 * self.timeout)
         # In other schemas, other roles may have functions and operators that fit better than the built-in ones.
         self.run(
             connection,
-            f"SET search_path = pg_catalog, pg_temp; SET statement_timeout = {limit}; "
+            f"SET search_path = pg_catalog, pg_temp; SET statement_timeout = {math.ceil(1000 * self.timeout)}; "
             "SET enable_partitionwise_aggregate = on; SET jit = off",
         )
-        self.find_vector(connection)
-        self.run(connection, f"BEGIN {mode}")
-        return connection
-
-    def find_vector(self, connection: psycopg.Connection) -> None:
-        """Note the schema of the extension `vector`."""
-        found = self.run(
+        # The schema of the extension `vector`
+        for (name,) in self.run(
             connection,
             "SELECT nspname FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace WHERE extname = 'vector'",
-        )
-        if found:
-            ((self.vector,),) = found
+        ):
+            self.vector = name
+        self.run(connection, f"BEGIN {mode}")
+        return connection
 
     def check_owners(self, connection: psycopg.Connection) -> None:
         """Refuse a table by which another role could run code with the rights of this one."""
@@ -471,17 +463,13 @@ class DatabaseTable:
         try:
             with self.errors():
                 cursor = connection.execute(statement, values, binary=binary)
-                if cursor.description is None:  # a statement without rows
-                    return []
-                return cursor.fetchall()
+                return [] if cursor.description is None else cursor.fetchall()  # of a statement without rows, none
         finally:
             timer.cancel()
 
     def named(self, node: str) -> str:
         """A node in messages; a table on one server has the node `""`."""
-        if not node:
-            return self.name
-        return f"The node {node!r} of {self.name}"
+        return f"The node {node!r} of {self.name}" if node else self.name
 
     def nodes(self, connection: psycopg.Connection) -> list[str]:
         """The nodes of the table; on one server, none."""
@@ -657,11 +645,8 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
         values["longest"] = float(wanted.max_duration) if wanted.max_duration is not None else math.inf
         doubtful[DURATION] = "_seconds BETWEEN %(shortest)s AND %(longest)s", "_seconds IS NULL"
     if wanted.after is not None or wanted.before is not None:
-        values |= {"first": -_NEVER, "last": _NEVER}
-        if wanted.after is not None:
-            values["first"] = (wanted.after - _EPOCH) // _MICROSECOND
-        if wanted.before is not None:
-            values["last"] = (wanted.before - _EPOCH) // _MICROSECOND
+        values["first"] = (wanted.after - _EPOCH) // _MICROSECOND if wanted.after else -_NEVER
+        values["last"] = (wanted.before - _EPOCH) // _MICROSECOND if wanted.before else _NEVER
         doubtful[DATE] = "_changed BETWEEN %(first)s AND %(last)s - 1", "_changed IS NULL"
     if wanted.words:
         values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
@@ -712,9 +697,7 @@ class TableSearcher:
     def current(self) -> "TableSearcher":
         """The latest state: itself if nothing was pushed."""
         latest = TableSearcher(self.table)
-        if latest.pushed == self.pushed:
-            return self
-        return latest
+        return self if latest.pushed == self.pushed else latest
 
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
         """
@@ -841,11 +824,10 @@ class _Ranking:
 
         weighing = {name: getattr(self.options, name) for name in WEIGHING}
         weights = paired_weights(queries[best], embeds[best], seen[best], **weighing)
-        clip_ids = [rows[place].clip_id for place in best]
-        places = [rows[place].place for place in best]
+        found = [rows[place] for place in best]
         nothing = [()] * len(best)  # a table knows neither problems nor copies
-        texts = Texts(clip_ids, places, nothing, nothing)
-        reason = None if clip_ids else f"none of the clips in {self.table.name} matches the filters"
+        texts = Texts([row.clip_id for row in found], [row.place for row in found], nothing, nothing)
+        reason = None if found else f"none of the clips in {self.table.name} matches the filters"
         return Hits(
             self.pushed.modalities,
             scores[best].float(),
@@ -916,12 +898,11 @@ class _Ranking:
             return "NULL"
         column = self.pushed.columns[place]
         product = f"{{vector}}.inner_product({column}::{{vector}}.vector, %(query)s::{{vector}}.vector)"
-        scales = self.options.modality_scale
-        offsets = self.options.modality_offset
-        if scales is not None:
-            product += f" * {float(scales[place])}::float8"
-        if offsets is not None:
-            product += f" + ({float(offsets[place])})::float8"
+        options = self.options
+        if options.modality_scale is not None:
+            product += f" * {float(options.modality_scale[place])}::float8"
+        if options.modality_offset is not None:
+            product += f" + ({float(options.modality_offset[place])})::float8"
         return product
 
 

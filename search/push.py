@@ -103,10 +103,7 @@ def pushed_of(gallery: Gallery, nodes: Sequence[str]) -> Pushed:
     """What the table will have of a gallery, without clips yet; without paths, except that of the model."""
     if gallery.dim is None:
         raise ValueError(f"{gallery.path} holds no clips.")
-    metadata = {}
-    for name in _REPEATED:
-        if gallery.metadata.get(name) is not None:
-            metadata[name] = gallery.metadata[name]
+    metadata = {name: gallery.metadata[name] for name in _REPEATED if gallery.metadata.get(name) is not None}
     metadata[MODALITIES] = list(gallery.modalities)
     return Pushed(0, dict.fromkeys(nodes, 0), gallery.dim, gallery.dtype, metadata)
 
@@ -124,13 +121,10 @@ def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
         rows = []
         for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
             seconds, changed, said, has_all = next(facts)
-            if np.isnan(seconds):
-                seconds = None
-            date = None
-            if changed != _NO_DATE:
-                date = changed // 1000  # from nanoseconds to microseconds
+            length = None if np.isnan(seconds) else seconds
+            date = None if changed == _NO_DATE else changed // 1000  # from nanoseconds to microseconds
             said = said.replace("\0", "\ufffd")  # PostgreSQL has no NUL in texts
-            rows.append(Row((name, place.path, seconds, date, said, has_all), vectors, mask))
+            rows.append(Row((name, place.path, length, date, said, has_all), vectors, mask))
         yield rows
 
 
@@ -150,12 +144,10 @@ def make_tables(
             at the address.
         print_statement (`Callable`): with nodes, is given each statement, without passwords.
     """
-    address = table.address
     kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{{vector}}.{VECTORS[pushed.dtype][0]}({pushed.dim})")
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-    password = os.environ.get("PGPASSWORD", "")
 
-    def make(place: DatabaseTable, *statements: tuple[str, dict[str, str]]) -> None:
+    def make(place: DatabaseTable, *statements: tuple[str, dict[str, Any]]) -> None:
         with place.transaction("READ WRITE", is_made=False) as connection:
             if nodes and place.run(connection, _IS_PLAIN):
                 raise ValueError(
@@ -163,8 +155,9 @@ def make_tables(
                     "Run DROP SCHEMA scalar CASCADE there, and push again: its tables are then searched with the "
                     "extension."
                 )
+            login = {"database": connection.info.dbname, "user": connection.info.user}
+            login["password"] = os.environ.get("PGPASSWORD", "")
             for statement, names in statements:
-                login = {"database": connection.info.dbname, "user": connection.info.user, "password": password}
                 made = place.composed(statement, columns=place.composed(columns), **login, **names)
                 if nodes:
                     text = re.sub("password '(?:[^']|'')*'", "password '...'", made.as_string())
@@ -177,14 +170,15 @@ def make_tables(
         make(table, (_TABLE, {}))
         return
     # The table of each node comes first, as the foreign tables lead to them.
-    parts: list[tuple[str, dict[str, Any]]] = []
+    parts = []
     for number, node in enumerate(nodes):
         host, _, port = node.partition(":")
-        place = address.at(host, port or "5432", f"_{number}")
+        port = port or "5432"
+        place = table.address.at(host, port, f"_{number}")
         with closing(DatabaseTable(place, table.timeout)) as part:
             make(part, (_SCALAR + _TABLE, {}))
-        names = {"server": sql.Identifier(node), "part": address.identifier(f"_at_{number}"), "node": node}
-        names |= {"host": host, "port": port or "5432", "schema": place.schema, "name": place.table}
+        names = {"node": node, "host": host, "port": port, "schema": place.schema, "name": place.table}
+        names |= {"server": sql.Identifier(node), "part": table.address.identifier(f"_at_{number}")}
         parts.append((_NODE, names))
     make(table, (_SCALAR + _PARTITIONED, {}), *parts)
 
@@ -341,7 +335,7 @@ class _Push:
         names = ", ".join([*_COPIED, *self.pushed.columns])
         copy = f"COPY pushed ({names}) FROM STDIN (FORMAT BINARY)"
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
-            copied.set_types([*(OWN_COLUMNS[name] for name in _COPIED), *["bytea"] * len(self.pushed.modalities)])
+            copied.set_types([*map(OWN_COLUMNS.get, _COPIED), *["bytea"] * len(self.pushed.modalities)])
             for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
                 stored: list[bytes | None] = [None] * len(own)
                 for place in row.mask.nonzero()[0]:

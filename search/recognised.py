@@ -65,9 +65,7 @@ class Recognised(Transcripts):
             except (MediaError, FileNotFoundError):  # reading the clip reports what is wrong
                 return None
         found = self.with_words(sha256)
-        if found is None:
-            return None
-        return str(found)
+        return None if found is None else str(found)
 
     def make(self, path: str, reader: MediaReader) -> Transcript | None:
         """Recognise the words of a file; `None` if it has nothing in which they could be. Subclasses do this."""

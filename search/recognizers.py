@@ -53,15 +53,11 @@ def _cues(chunks: Iterable[tuple[float | None, float | None, str]], seconds: flo
     cues = []
     for start, stop, text in chunks:
         start = min(max(start or 0.0, 0.0), seconds)
-        if stop is None:
-            stop = seconds
-        stop = min(max(stop, start), seconds)
+        stop = seconds if stop is None else min(max(stop, start), seconds)
         if is_understood(text, stop - start):
             cues.append(Cue(start, stop, " ".join(text.split())))
     # A loop over several cues shows only in the whole text.
-    if is_understood(" ".join(cue.text for cue in cues), seconds):
-        return cues
-    return []
+    return cues if is_understood(" ".join(cue.text for cue in cues), seconds) else []
 
 
 def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -115,11 +111,8 @@ class SpeechRecognizer:
         rate = self.pipeline.feature_extractor.sampling_rate
         if rate != SAMPLING_RATE:
             raise ValueError(f"{self.name} must have a sampling rate of {SAMPLING_RATE} Hz, got {rate} Hz.")
-        kinds = {"seq2seq_whisper": "whisper", "ctc": "ctc", "ctc_with_lm": "ctc"}
-        self.kind = kinds.get(self.pipeline.type, "plain")
-        self.most_tokens = (
-            getattr(self.pipeline.model.config, "max_target_positions", 0) - 8
-        )  # not counting the prompt
+        self.kind = {"seq2seq_whisper": "whisper", "ctc": "ctc", "ctc_with_lm": "ctc"}.get(self.pipeline.type, "plain")
+        self.most_tokens = getattr(self.pipeline.model.config, "max_target_positions", 0) - 8  # without the prompt
         self._lock = Lock()  # threads take turns
 
     def _options(self, seconds: float) -> dict[str, Any]:
@@ -169,9 +162,7 @@ class SpeechRecognizer:
         # Models without times return one text.
         chunks = answer.get("chunks") or [{"text": answer["text"], "timestamp": (0.0, seconds)}]
         cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
-        if self.kind == "ctc":
-            return _together(cues)
-        return cues
+        return _together(cues) if self.kind == "ctc" else cues
 
 
 class FasterWhisperRecognizer:

@@ -44,9 +44,7 @@ def padded(picture: np.ndarray) -> np.ndarray:
     has 736 pixels, which would take gigabytes."""
     height, width, _ = picture.shape
     least = math.ceil(max(height, width) / _LONGEST)
-    below = max(0, least - height)
-    right = max(0, least - width)
-    return np.pad(picture, ((0, below), (0, right), (0, 0)))
+    return np.pad(picture, ((0, max(0, least - height)), (0, max(0, least - width)), (0, 0)))
 
 
 class RapidOcrReader:
@@ -101,10 +99,8 @@ class RapidOcrReader:
 def _is_evidence(text: str) -> bool:
     """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
     letters = list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
-    if len(letters) >= _LEAST_LETTERS:
-        return True
     # Such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash.
-    return "Lo" in map(unicodedata.category, letters)
+    return len(letters) >= _LEAST_LETTERS or "Lo" in map(unicodedata.category, letters)
 
 
 def _alike(one: str, other: str) -> float:
@@ -142,7 +138,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
     lines: list[_Line] = []
     shown: list[_Line] = []
     frame = -1
-    before = 0.0
+    second = 0.0
     for frame, (second, texts) in enumerate(frames):
         # A line lasts until the first frame without it.
         for line in shown:
@@ -171,11 +167,10 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
             line.stop = second
             line.last = frame
         shown = [line for line in shown if frame - line.last <= _MISSED]
-        before = second
     # The lines of the last frame last until the end.
     for line in shown:
         if line.last == frame:
-            line.stop = max(before, end)
+            line.stop = max(second, end)
     # Lines that come and go together are one cue, each with its most frequent reading, the first of several.
     together: dict[tuple[float, float], list[str]] = {}
     for line in lines:
@@ -222,9 +217,7 @@ class Screen(Recognised):
                     lines = self.recognizer(picture)
                 before = picture
             frames.append((second, lines))
-        if not frames:
-            return None
-        return Transcript(cues_of(frames, seconds), self.recognizer.name)
+        return Transcript(cues_of(frames, seconds), self.recognizer.name) if frames else None
 
 
 __all__ = [

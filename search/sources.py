@@ -101,11 +101,7 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
                 subfolders.clear()
             visited.add(real)
             # `os.walk` goes into the folders that are left in this list.
-            taken = []
-            for name in sorted(subfolders):
-                if selection.takes(os.path.join(folder, name)):
-                    taken.append(name)
-            subfolders[:] = taken
+            subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
             for name in sorted(names):
                 file = os.path.join(folder, name)
                 if os.path.splitext(name)[1].lower() in MEDIA_FILES and selection.takes(file):
@@ -116,9 +112,8 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
 def real_path(path: str | os.PathLike) -> str:
     """The file that a link leads to; a link to anything else is reported by its own name."""
     real = os.path.realpath(path)
-    if os.path.exists(real) and not os.path.isfile(real):
-        return os.path.abspath(path)
-    return real
+    is_other = os.path.exists(real) and not os.path.isfile(real)
+    return os.path.abspath(path) if is_other else real
 
 
 def further_texts(modalities: Iterable[str]) -> list[str]:
@@ -239,8 +234,8 @@ def find_clips(
         rows, unused = read_list(path, columns)
         if unused:
             selection.unused[str(path)] = unused
+        found |= dict.fromkeys(rows)
         for file, texts in rows.items():
-            found[file] = None
             if texts:
                 _add(given, file, texts, str(path))
     return selection.chosen(found), given

@@ -115,7 +115,7 @@ class Speech(Recognised):
         # Read the sound in parts, so that hours of it need little memory.
         reader = reader.reporting_to(lambda problem: None)  # reading the clip reports what is wrong
         start = 0.0
-        waveform = reader.read_audio(path, (start, start + _READ))  # (samples,)
+        waveform = reader.read_audio(path, (start, _READ))  # (samples,)
         if waveform is None:
             return None
         cues = []

@@ -95,16 +95,13 @@ class Report(dict[str, FileState]):
             yield f"{state.status}{fate}: {state.path}: {state.reason}"
 
         # Files with clips that lack something
-        cut = []
-        num_lacking = 0
         for state in self.values():
             if state.problems:
                 problems = "; ".join(problem.rstrip(".") for problem in state.problems)
                 fate = ". It failed before and has not changed: not tried again." if state.is_old else ""
                 yield f"partly read: {state.path}: {problems}{fate}"
-            if state.max_audio is not None:
-                cut.append(state)
-            num_lacking += state.lacks_transcript
+        cut = [state for state in self.values() if state.max_audio is not None]
+        num_lacking = sum(state.lacks_transcript for state in self.values())
         if cut:
             yield _cut_line(cut, gallery.metadata.get(SEGMENT))
         if num_lacking:
@@ -124,10 +121,8 @@ class Report(dict[str, FileState]):
             yield f"`scalar remove {quote(str(gallery.path))} PATH` removes the clips of what will not come back"
 
         # What all clips together lack
-        lacking = []
-        for name, count in gallery.presence_counts().items():
-            if count < len(gallery):
-                lacking.append(f"{len(gallery) - count} without {name}")
+        counts = gallery.presence_counts().items()
+        lacking = [f"{len(gallery) - count} without {name}" for name, count in counts if count < len(gallery)]
         if lacking:
             yield f"in the gallery, {', '.join(lacking)}"
 

@@ -83,10 +83,7 @@ def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
     for path in map(os.fspath, paths):
         names = {os.path.abspath(path), os.path.realpath(path)}  # a link may have another target now
         below = tuple(os.path.join(name, "") for name in names)
-        inside = []
-        for file in known:
-            if file in names or file.startswith(below):
-                inside.append(file)
+        inside = [file for file in known if file in names or file.startswith(below)]
         if not inside:
             raise ValueError(f"{writer.folder} has no clips of {path!r}. `scalar info` names its files.")
         found |= dict.fromkeys(inside)
