@@ -87,9 +87,7 @@ def run(arguments: Sequence[str]) -> int | None:
     module, _ = known[name]
     main = import_module(module).main
     # The search has no name of its own between `scalar` and its commands.
-    if module == _SEARCH:
-        return main(arguments, "scalar")
-    return main(rest, f"scalar {name}")
+    return main(arguments, "scalar") if module == _SEARCH else main(rest, f"scalar {name}")
 
 
 def main() -> None:

@@ -292,9 +292,7 @@ class TableClip(StoredClip):
     def words(self) -> dict[str, list[Cue]]:
         """The subtitles of its file, if it is on this machine; transcripts stay in the folder of the gallery."""
         media = self.media
-        if media is None:
-            return {}
-        return {"subtitle": subtitle_cues(str(media))}
+        return {} if media is None else {"subtitle": subtitle_cues(str(media))}
 
 
 # Statements ----------------------------------------------------------------------------------------------------------

@@ -88,9 +88,7 @@ def joined(sentences: Sequence[str]) -> str:
 
 def as_json(texts: Mapping[str, str]) -> str | None:
     """The texts of a file as its record has them."""
-    if not texts:
-        return None
-    return json.dumps(texts, ensure_ascii=False)
+    return json.dumps(texts, ensure_ascii=False) if texts else None
 
 
 @dataclass(frozen=True)

@@ -191,9 +191,7 @@ def num_trained_on(model_path: str | os.PathLike, dataset: Dataset) -> int | Non
     if not path.is_file():
         return None
     trained_on = read_json(path).get("clips")
-    if trained_on is None:
-        return None
-    return len({*trained_on}.intersection(clip_digests(dataset)))
+    return None if trained_on is None else len({*trained_on}.intersection(clip_digests(dataset)))
 
 
 __all__ = [

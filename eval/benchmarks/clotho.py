@@ -15,7 +15,7 @@ def _read(path: Path) -> list[Entry]:
     expected = f"Clotho's own CSV with the columns {', '.join(_COLUMNS)}"
     entries = []
     for number, row in enumerate(read_csv(path, csv.DictReader, expected), start=1):
-        values = [row.get(name) for name in _COLUMNS]
+        values = list(map(row.get, _COLUMNS))
         if not all(map(is_text, values)):
             raise ValueError(f"Row {number} of {path} must be one of {expected}; got {row!r:.200}.")
         # The id of a clip is the name of its file without the suffix.

@@ -186,7 +186,7 @@ def _columns_of(given: Mapping[str, str], names: list[str], source: str) -> dict
     # Without ids, the path is the id.
     if "video_id" not in {*given, *names}:
         columns["video_id"] = columns["video_path"]
-    needed = {columns[name] for name in ("video_id", "caption", *given)}
+    needed = set(map(columns.get, ("video_id", "caption", *given)))
     lacking = sorted(needed.difference(names))
     if lacking:
         raise ValueError(

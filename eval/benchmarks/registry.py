@@ -136,9 +136,7 @@ def load_benchmark(name: str, root: str | os.PathLike, split: str = "test", **op
 def describe_benchmark(name: str, root: str | os.PathLike) -> dict[str, Any] | None:
     """Return what is needed to generate a synthetic benchmark again, such as its seed; `None` for any other one."""
     describe = find_benchmark(name).describe
-    if describe is None:
-        return None
-    return describe(root)
+    return None if describe is None else describe(root)
 
 
 __all__ = [

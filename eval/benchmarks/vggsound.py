@@ -73,10 +73,7 @@ def load_vggsound(
     root = Path(root)
     # The annotation of VAST, or else VGGSound's own.
     path = root / f"descs_ret_{split}.json"
-    if path.is_file():
-        entries = _read_json(path)
-    else:
-        entries = _read_csv(root / "vggsound.csv", split)
+    entries = _read_json(path) if path.is_file() else _read_csv(root / "vggsound.csv", split)
     return dataset_from_entries(entries, root, "first", on_missing)
 
 

@@ -204,7 +204,7 @@ def rank_pairs(
                             scores = masked.scores(method).to(dtype)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
-    return [ranks[key] for key in keys]
+    return list(map(ranks.get, keys))
 
 
 def relevant_weights(

@@ -102,9 +102,7 @@ def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
     below = weights.cumsum() - weights
     # The last score with few enough groups below it.
     place = np.searchsorted(below, _MOST * (len(counts) + 1) - 1 + 1e-9, side="right") - 1
-    if place < 0:
-        return -math.inf
-    return float(best[order[place]])
+    return -math.inf if place < 0 else float(best[order[place]])
 
 
 def fit_least_score(

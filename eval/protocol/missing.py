@@ -58,9 +58,7 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
     check_rate(rate)
     # Both numbers come from the identifier and the seed alone.
     digest = hashlib.md5(f"{seed}{clip_id}".encode(), usedforsecurity=False).hexdigest()
-    if int(digest[:8], 16) / 2**32 >= rate:
-        return None
-    return int(digest[8:16], 16) % num_available
+    return None if int(digest[:8], 16) / 2**32 >= rate else int(digest[8:16], 16) % num_available
 
 
 def mask_modalities(

@@ -130,7 +130,7 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
             if label not in lines:
                 continue
             rates = sorted(lines[label])
-            gains = [lines[label][rate] for rate in rates]
+            gains = list(map(lines[label].get, rates))
             means = np.array(list(map(statistics.mean, gains)))
             x = 100 * np.array(rates)
             ticks.update(x)
@@ -147,8 +147,8 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
         axes.spines[["top", "right"]].set_visible(False)
 
     # One legend for all panels, in the order of the styles.
-    lines_in_order = [handles[label] for label in styles]
-    figure.legend(lines_in_order, [*styles], loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
+    in_order = list(map(handles.get, styles))
+    figure.legend(in_order, [*styles], loc="outside right upper", frameon=False, fontsize=8, handlelength=3.5)
     figure.savefig(path, dpi=150)
 
 

@@ -145,9 +145,7 @@ class Archive:
 
     def _inside(self, searcher: Searcher, asked: ClipOptions) -> str | None:
         """The one file that is searched, if it is only one."""
-        if asked.within is None:
-            return None
-        return self._clip(asked.within, searcher).place.path
+        return None if asked.within is None else self._clip(asked.within, searcher).place.path
 
     def _answer(
         self, searcher: Searcher, hits: Hits, asked: SearchOptions, begun: float
@@ -263,10 +261,7 @@ class Archive:
         url = f"api/clips/{key}"
         urls = dict.fromkeys(("media", "captions", "words", "still", "loudness"))
         # Whether a known file is still there is found out when it is played, as looking for it takes time.
-        if clip.record is not None and clip.record.sha256:
-            path = clip.place.path
-        else:
-            path = clip.media
+        path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
         kind = kind_of(str(path), hit.presence.get("video", True)) if path is not None else None
         if kind is not None:
             urls["media"] = f"{url}/media"
@@ -337,9 +332,10 @@ def _as_json(temperature: float) -> float | str:
 
 def _name_of(path: str, root: str | None) -> str:
     """The name of a file: below the common folder of all files; without one, with its parent folder."""
-    if root is None or root == os.sep:
-        return plain(os.sep.join(path.split(os.sep)[-2:]).lstrip(os.sep), "utf-8")
-    return plain(path.removeprefix(root + os.sep), "utf-8")
+    name = path.removeprefix(f"{root}{os.sep}")
+    if root in (None, os.sep):
+        name = os.sep.join(path.split(os.sep)[-2:]).lstrip(os.sep)
+    return plain(name, "utf-8")
 
 
 __all__ = ["Archive", "UnknownClipError"]

@@ -16,9 +16,7 @@ LONGEST_KEY = 100
 
 
 def _without_surrogates(value: object) -> object:
-    if isinstance(value, str):
-        return re.sub("[\ud800-\udfff]", "\0", value)
-    return value
+    return re.sub("[\ud800-\udfff]", "\0", value) if isinstance(value, str) else value
 
 
 # No text of a gallery has a character that is half of another one, nor NUL: a filter by it finds nothing.
@@ -84,9 +82,7 @@ class ClipOptions(Strict):
     @property
     def allowed(self) -> Filter:
         """The gallery's filter on clips."""
-        if self.filter is None:
-            return Filter()
-        return self.filter.filter()
+        return Filter() if self.filter is None else self.filter.filter()
 
 
 class ListRequest(ClipOptions):

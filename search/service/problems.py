@@ -40,9 +40,7 @@ def _sentence(error: RequestValidationError) -> str:
             message = f"`{where}`: {message}"
         messages.append(message)
     sentence = plain("; ".join(messages)[:500], "utf-8")
-    if sentence.endswith("?"):
-        return sentence
-    return f"{sentence}."
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 async def answer_of(_: Request, error: Exception) -> Response:

@@ -65,9 +65,7 @@ def kind_of(path: str, has_picture: bool) -> Kind | None:
     if media_type is None:
         return None
     kind = media_type.partition("/")[0]
-    if kind == "video" and not has_picture:
-        return "audio"
-    return kind
+    return "audio" if kind == "video" and not has_picture else kind
 
 
 def _served(path: str) -> tuple[str, str]:
