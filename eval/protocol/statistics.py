@@ -36,15 +36,14 @@ def sign_test(wins: int, losses: int) -> float:
     return float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue)
 
 
-def t_interval(mean: float, deviation: float, num_runs: int, confidence: float = 0.95) -> tuple[float, float]:
+def t_interval(mean: float, deviation: float, num_runs: int) -> tuple[float, float]:
     """
-    Bound a mean over runs by Student's t, two-sided (SCALAR Table S8).
+    Bound a mean over runs by Student's t, two-sided, at 95 % (SCALAR Table S8).
 
     Args:
         mean (`float`): over the runs.
         deviation (`float`): sample standard deviation over the runs (divisor n - 1), at least 0.
         num_runs (`int`): how many runs, at least 2.
-        confidence (`float`): between 0 and 1.
 
     Returns:
         `tuple[float, float]`: the lower and the upper end; both the mean if the runs do not differ.
@@ -54,17 +53,16 @@ def t_interval(mean: float, deviation: float, num_runs: int, confidence: float =
     """
     if num_runs < 2:
         raise ValueError(f"An interval needs at least two runs, got {num_runs}: one has no deviation.")
-    half_width = deviation / math.sqrt(num_runs) * float(stats.t.ppf((1 + confidence) / 2, num_runs - 1))
+    half_width = deviation / math.sqrt(num_runs) * float(stats.t.ppf((1 + _CONFIDENCE) / 2, num_runs - 1))
     return mean - half_width, mean + half_width
 
 
-def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str, float]:
+def seed_interval(values: Sequence[float]) -> dict[str, float]:
     """
     Summarise one metric over seeds (SCALAR Table S8).
 
     Args:
         values (`Sequence[float]`): its value in each run, at least two.
-        confidence (`float`): between 0 and 1.
 
     Returns:
         `dict`: `mean`, `deviation` (of the sample, divisor n - 1) and the ends `low` and `high` of [`t_interval`].
@@ -74,10 +72,8 @@ def seed_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str
     """
     values = _finite("values", values)
     mean = float(values.mean())
-    deviation = 0.0
-    if len(values) > 1:  # a single run is refused below
-        deviation = float(values.std(ddof=1))
-    low, high = t_interval(mean, deviation, len(values), confidence)
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0  # a single run is refused below
+    low, high = t_interval(mean, deviation, len(values))
     return {"mean": mean, "deviation": deviation, "low": low, "high": high}
 
 
@@ -122,14 +118,11 @@ def paired_bootstrap(first: Sequence[float], second: Sequence[float]) -> dict[st
     return {"difference": difference, "low": low, "high": high, "confidence": _CONFIDENCE}
 
 
-def two_way_interval(
-    first: Sequence[Sequence[float]],
-    second: Sequence[Sequence[float]],
-    paired: bool,
-    confidence: float = 0.95,
+def pooled_interval(
+    sets: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]], paired: bool
 ) -> dict[str, float]:
     """
-    Bound the difference of two methods' means over the same queries, for other queries and other trainings.
+    Bound the difference of two methods' means over the same queries, for other queries and other trainings, at 95 %.
 
     Queries and trainings are crossed random effects, with their interaction as the rest. With S trainings, Q queries
     and mean squares MS, the variance of the mean difference is
@@ -141,12 +134,14 @@ def two_way_interval(
     sides: neither queries nor trainings alone vary more than the whole. Bounds are Student's t with Satterthwaite's
     degrees of freedom. A single training on a side adds nothing: the bounds are then for other queries alone.
 
+    Of several sets, each with queries and trainings of its own, every query weighs the same: the difference is the
+    mean of those of the sets, weighted by their numbers of queries.
+
     Args:
-        first (`Sequence` of shape `(trainings, queries)`), second (likewise): one value for each training and query,
-            queries in the same order; at least two queries.
+        sets (`Sequence`): for each set, at least one, `first` and `second`: `Sequence` of shape `(trainings, queries)`
+            each, one value for each training and query, queries in the same order; at least two queries.
         paired (`bool`): whether row by row both sides come from the same training, as two scores of the same
             embeddings do. Otherwise the numbers of trainings may differ.
-        confidence (`float`): between 0 and 1.
 
     Returns:
         `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and the two-sided
@@ -155,29 +150,6 @@ def two_way_interval(
     Raises:
         ValueError: the methods have different numbers of queries or, paired, of trainings, there are fewer than two
             queries, or a value is not finite.
-    """
-    return pooled_interval([(first, second)], paired, confidence)
-
-
-def pooled_interval(
-    sets: Sequence[tuple[Sequence[Sequence[float]], Sequence[Sequence[float]]]],
-    paired: bool,
-    confidence: float = 0.95,
-) -> dict[str, float]:
-    """
-    Bound the difference of two methods over several sets, each with queries and trainings of its own.
-
-    Every query weighs the same: the difference is the mean of those of the sets, weighted by their numbers of queries.
-
-    Args:
-        sets (`Sequence`): `first` and `second` of [`two_way_interval`] for each set, at least one.
-        paired (`bool`), confidence (`float`): as there.
-
-    Returns:
-        `dict`: as there.
-
-    Raises:
-        ValueError: as there.
     """
     # Both methods' values of each set, (trainings, queries).
     checked = []
@@ -195,7 +167,7 @@ def pooled_interval(
         difference += weight * float(first.mean() - second.mean())
         for part in _variance_parts(first, second, paired):
             parts.append(_Part(weight**2 * part.variance, part.freedom))
-    return {"difference": difference} | _student(difference, parts, confidence)
+    return {"difference": difference} | _student(difference, parts)
 
 
 class _Part(NamedTuple):
@@ -220,7 +192,7 @@ def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndar
 
 
 def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list[_Part]:
-    """The summands of the variance of the mean difference, by the rule of [`two_way_interval`]."""
+    """The summands of the variance of the mean difference, by the rule of [`pooled_interval`]."""
     per_query = first.mean(0) - second.mean(0)  # (queries,)
     of_queries = _Part(float(per_query.var(ddof=1)) / len(per_query), len(per_query) - 1)
     sides = [first - second] if paired else [first, second]
@@ -261,7 +233,7 @@ def _total(parts: Sequence[_Part]) -> float:
     return total
 
 
-def _student(difference: float, parts: Sequence[_Part], confidence: float) -> dict[str, float]:
+def _student(difference: float, parts: Sequence[_Part]) -> dict[str, float]:
     """The bounds and the p-value of a difference whose variance is a sum of parts, by Satterthwaite's rule."""
     variance = _total(parts)
     if variance <= 0:
@@ -272,7 +244,7 @@ def _student(difference: float, parts: Sequence[_Part], confidence: float) -> di
         spread += part.variance**2 / part.freedom
     freedom = variance**2 / spread
     error = math.sqrt(variance)
-    half_width = error * float(stats.t.ppf((1 + confidence) / 2, freedom))
+    half_width = error * float(stats.t.ppf((1 + _CONFIDENCE) / 2, freedom))
     p_value = 2 * float(stats.t.sf(abs(difference) / error, freedom))
     return {"low": difference - half_width, "high": difference + half_width, "p_value": p_value}
 
@@ -310,11 +282,10 @@ def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> 
         ValueError: there are no values of a kind, or one is not finite.
     """
     positives = _finite("positives", positives)
-    negatives = np.sort(_finite("negatives", negatives))
-    # Negative values below each positive one, and those up to it: their mean counts ties half.
-    below = np.searchsorted(negatives, positives, "left")
-    up_to = np.searchsorted(negatives, positives, "right")
-    return float((below + up_to).sum() / (2 * len(positives) * len(negatives)))
+    negatives = _finite("negatives", negatives)
+    # The statistic of Mann and Whitney is the number of pairs in this order.
+    result = stats.mannwhitneyu(positives, negatives, method="asymptotic")
+    return float(result.statistic) / (len(positives) * len(negatives))
 
 
 def _finite(name: str, values: Sequence[float]) -> np.ndarray:
@@ -332,5 +303,4 @@ __all__ = [
     "seed_interval",
     "sign_test",
     "t_interval",
-    "two_way_interval",
 ]

@@ -14,7 +14,7 @@ from evidence.study.differences import Difference, format_interval, judged_claim
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
 from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
-from scalar_retrieval.eval.protocol.statistics import two_way_interval
+from scalar_retrieval.eval.protocol.statistics import pooled_interval
 from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
@@ -132,9 +132,9 @@ class ComposedResults:
         return max(MODALITIES, key=lambda name: self.mean(name, clips=clips))
 
     def finding(self, claim: Mapping[str, Any], **chosen: Any) -> dict[str, Any]:
-        """Bound a finding of `claims.yaml`, for other photographs and other draws; see [`two_way_interval`]."""
+        """Bound a finding of `claims.yaml`, for other photographs and other draws; see [`pooled_interval`]."""
         sides = [sum(self.values(**term, **chosen) for term in claim[side]) for side in ("plus", "minus")]
-        return two_way_interval(*sides, paired=True)
+        return pooled_interval([tuple(sides)], paired=True)
 
 
 def read_claims() -> list[dict[str, Any]]:

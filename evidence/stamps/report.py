@@ -12,7 +12,7 @@ import yaml
 
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
 from evidence.study.ranks import stored_ranks
-from scalar_retrieval.eval.protocol.statistics import holm, two_way_interval
+from scalar_retrieval.eval.protocol.statistics import holm, pooled_interval
 from scalar_retrieval.eval.reports.figures import COLOURS
 from scalar_retrieval.gallery.store.files import read_json
 
@@ -80,10 +80,10 @@ class StampsResults:
         return float(self.values(regime, method, measure).mean())
 
     def difference(self, regime: str, rival: str, measure: str = "MRR") -> dict[str, float]:
-        """Return the difference of SCALAR and a rival, see [`two_way_interval`]: for other queries and other draws of
+        """Return the difference of SCALAR and a rival, see [`pooled_interval`]: for other queries and other draws of
         the regime, which are the same on both sides."""
         own = self.values(regime, self.claimed, measure)
-        return two_way_interval(own, self.values(regime, rival, measure), paired=True)
+        return pooled_interval([(own, self.values(regime, rival, measure))], paired=True)
 
 
 def interval(entry: Mapping[str, float]) -> str:

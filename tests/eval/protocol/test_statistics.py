@@ -15,7 +15,6 @@ from scalar_retrieval.eval.protocol.statistics import (
     seed_interval,
     sign_test,
     t_interval,
-    two_way_interval,
 )
 
 
@@ -72,12 +71,12 @@ def test_intervals_of_the_paper(shared_dir):
 
 def test_seed_interval_agrees_with_scipy():
     values = [54.4, 54.6, 54.9]
-    low, high = stats.t.interval(0.9, df=2, loc=np.mean(values), scale=stats.sem(values))
-    result = seed_interval(values, confidence=0.9)
+    low, high = stats.t.interval(0.95, df=2, loc=np.mean(values), scale=stats.sem(values))
+    result = seed_interval(values)
     assert (result["low"], result["high"]) == pytest.approx((low, high))
     assert result["mean"] == pytest.approx(sum(values) / 3)
     assert result["deviation"] == pytest.approx(math.sqrt(sum((v - result["mean"]) ** 2 for v in values) / 2))
-    assert t_interval(result["mean"], result["deviation"], 3, 0.9) == (result["low"], result["high"])
+    assert t_interval(result["mean"], result["deviation"], 3) == (result["low"], result["high"])
 
 
 def hits(share, num_queries, seed):
@@ -138,7 +137,7 @@ def slow_mean_squares(values):
 
 
 def slow_two_way(first, second, paired):
-    """Difference, standard error and degrees of freedom by the rule of `two_way_interval`, in loops."""
+    """Difference, standard error and degrees of freedom by the rule of `pooled_interval`, in loops."""
     num_queries = len(first[0])
     per_query = []
     for q in range(num_queries):
@@ -163,6 +162,10 @@ def slow_two_way(first, second, paired):
     variance = sum(v for v, _ in parts)
     freedom = variance**2 / sum(v**2 / n for v, n in parts) if variance > 0 else None
     return difference, math.sqrt(max(0.0, variance)), freedom
+
+
+def two_way_interval(first, second, paired):
+    return pooled_interval([(first, second)], paired)
 
 
 @given(
