@@ -4,6 +4,7 @@ import asyncio
 import errno
 import ipaddress
 import math
+import os
 import socket
 from functools import partial
 from types import FrameType
@@ -42,18 +43,16 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ValueError: it is in use or not allowed, or the host is not an address of this machine.
     """
-    family, kind, protocol, _, address = _addresses_of(host, port, socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
+    family, *_, address = _addresses_of(host, port, socket.AI_PASSIVE)[0]
+    # An address of IPv6 that stands for all addresses of this machine is also for those of IPv4.
+    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        # A port that a server used a moment ago can be used again at once.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
+        return socket.create_server(address, family=family, backlog=1024, dualstack_ipv6=is_dual)
     except OSError as error:
-        listener.close()
-        why = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        why = f"cannot be used ({os.strerror(error.errno)})"
+        if error.errno == errno.EADDRINUSE:
+            why = "is already in use"
         raise ValueError(f"Port {port} of {host} {why}. Choose another with --port, or --host.") from error
-    return listener
 
 
 def address_of(listener: socket.socket) -> str:
