@@ -218,7 +218,6 @@ class ScalarSearch:
         self._corpus: _Texts | _Gallery
 
         # What mteb records of a model; it separates results of different settings by `experiment_kwargs`.
-        size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         experiment = dict(self.score_options)
         if rerank_depth is not None:
             experiment["rerank_depth"] = rerank_depth
@@ -230,7 +229,7 @@ class ScalarSearch:
             "languages": None,
             "n_parameters": model.num_parameters(),
             "n_embedding_parameters": _num_embedding_parameters(model),
-            "memory_usage_mb": size / 2**20,
+            "memory_usage_mb": model.get_memory_footprint(return_buffers=False) / 2**20,
             "max_tokens": processor.max_text_length,
             "embed_dim": model.config.projection_dim,
             "license": None,
