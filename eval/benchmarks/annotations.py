@@ -157,8 +157,7 @@ def dataset_from_rows(
 
     # A clip is left out with all of its rows.
     refuse_missing(list(lost.values()), len(clip_ids), "lack a file", on_missing)
-    kept = [row for row in resolved if row["video_id"] not in lost]
-    return make_dataset(kept), list(lost)
+    return make_dataset([row for row in resolved if row["video_id"] not in lost]), list(lost)
 
 
 __all__ = ["FEATURES", "KIND", "dataset_from_rows", "find_media", "make_dataset", "refuse_missing"]

@@ -81,7 +81,7 @@ def _inspect(clip: Mapping[str, str | None], num_frames: int, reader: SandboxedR
     return _Finding(presence, max(durations, default=None), [*dict.fromkeys(missing)], [*dict.fromkeys(unreadable)])
 
 
-def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> dict[str, Any]:
+def audit_split(split: Split, num_workers: int = 2) -> dict[str, Any]:
     """
     Check every file of a benchmark, without changing or dropping anything: the frames and the sound that an evaluation
     will read are decoded, because headers may promise more than the file contains.
@@ -90,7 +90,6 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
         split ([`~scalar_retrieval.eval.benchmarks.definition.Split`]): loaded with `on_missing="leave_out"`, so that
             it lists missing clips.
         num_workers (`int`): number of clips checked at once.
-        progress (`bool`): show a bar with an estimate of the time left.
 
     Returns:
         `dict`, serialisable as JSON:
@@ -126,7 +125,7 @@ def audit_split(split: Split, num_workers: int = 2, progress: bool = True) -> di
     durations = []
     missing = []
     unreadable = []
-    bar = tqdm(findings, desc="auditing", unit="clip", total=len(clips), disable=not progress)
+    bar = tqdm(findings, desc="auditing", unit="clip", total=len(clips))
     for video_id, finding in zip(ids, bar, strict=True):
         presence.append(finding.presence)
         for modality, is_present in zip(_MODALITIES, finding.presence, strict=True):

@@ -421,8 +421,7 @@ def _ladder_entry(
             continue
         recalls[method] = None
         if _scorable(embeddings, modality_mask, method).any():
-            metrics = retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])
-            recalls[method] = metrics["recall_at_1"]
+            recalls[method] = retrieval_metrics(by_direction["text_to_video"], embeddings.pairs[:, 0])["recall_at_1"]
     lost = (~modality_mask.any(1)).sum().item()
     return {"modalities": list(modalities), "num_unscorable_clips": lost, "text_to_video_recall_at_1": recalls}
 

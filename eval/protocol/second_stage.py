@@ -392,8 +392,8 @@ class TwoStage:
         recalls = []
         for rate in rates:
             for stage, logits in self._measured[first_policy, rate]:
-                metrics = stage.metrics(logits, orders)
-                recalls.append([entry[f"{stage.direction}_recall_at_1"] for entry in metrics])
+                name = f"{stage.direction}_recall_at_1"
+                recalls.append([metrics[name] for metrics in stage.metrics(logits, orders)])
 
         # Rounded, so that equal means tie despite the rounding errors of their sums.
         curve = []

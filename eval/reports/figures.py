@@ -152,9 +152,9 @@ def plot_gain(panels: Mapping[str, Mapping[str, Mapping[float, Sequence[float]]]
     figure.savefig(path, dpi=150)
 
 
-def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.PathLike, num_captions: int = 4) -> None:
+def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.PathLike) -> None:
     """
-    Draw the weights of every query at its relevant clip, and list the captions that rely most on each modality.
+    Draw the weights of every query at its relevant clip, and list the four captions that rely most on each modality.
 
     Queries are placed side by side, grouped by the modality that decides them, in the order of its weight.
 
@@ -162,7 +162,6 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
         queries (`dict`): columns `caption`, `weight_<modality>` of each modality (summing to 1) and `decided`, the
             modality of the largest weight, as in `queries.parquet`.
         path (`str`): file to write.
-        num_captions (`int`): captions to list per modality.
     """
     # Queries in the order of the modality that decides them, and of its weight.
     columns = [name for name in queries if name.startswith(_WEIGHT)]
@@ -202,7 +201,7 @@ def plot_query_weights(queries: Mapping[str, Sequence[Any]], path: str | os.Path
         members = order[decided[order] == index]
         share = len(members) / len(order)
         lines.append((f"{modality} decides {len(members)} queries ({share:.0%})", colour, "bold"))
-        for query in members[:num_captions]:
+        for query in members[:4]:
             caption = textwrap.shorten(queries["caption"][query], _CAPTION_WIDTH, placeholder=" …")
             lines.append((f"{weights[index, query]:.2f}  {caption}", "black", "normal"))
         lines.append(("", "black", "normal"))

@@ -45,8 +45,7 @@ def percent(rate: float) -> str:
 
 def _frame(rows: Sequence[Mapping], levels: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Return rows as a frame of numbers; what is `None` becomes NaN."""
-    frame = pd.DataFrame(rows, columns=[*RUN, *levels, *columns])
-    return frame.set_index([*RUN, *levels]).astype(float)
+    return pd.DataFrame(rows, columns=[*RUN, *levels, *columns]).set_index([*RUN, *levels]).astype(float)
 
 
 def _row(run: Run, measured: Mapping[str, float | None], direction: str) -> dict[str, str | float | None]:
@@ -277,8 +276,8 @@ def _missing_table(runs: Sequence[Run], first: pd.DataFrame, titles: Titles) -> 
         "Text-to-video R@1, first stage; columns: clips that lose one modality. * strongest single pathway "
         "with nothing masked; (own) the model's own score."
     )
-    title = "Every score under missing modalities"
-    return Table("scores_missing", title, note, _without_run(text, runs), numbers)
+    text = _without_run(text, runs)
+    return Table("scores_missing", "Every score under missing modalities", note, text, numbers)
 
 
 def _own(frame: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:

@@ -56,7 +56,7 @@ def broken(tmp_path, films):
 
 
 def test_every_clip_is_accounted_for(broken):
-    report = audit_split(load_split("own", broken, on_missing="leave_out"), progress=False)
+    report = audit_split(load_split("own", broken, on_missing="leave_out"))
     assert (report["num_clips"], report["num_queries"], report["num_pairs"]) == (6, 6, 6)
     assert report["without"] == {
         "video": ["blind", "cut", "void"],
@@ -77,8 +77,8 @@ def test_every_clip_is_accounted_for(broken):
 
 def test_the_manifest_is_that_of_the_embeddings(miniature, tiny_model, tiny_processor):
     split = load_split("miniature", miniature)
-    report = audit_split(split, progress=False, num_workers=1)
-    embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset, progress=False)
+    report = audit_split(split, num_workers=1)
+    embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset)
     assert report["gallery"] == embeddings.manifest()
     assert report["complete"] and all(0 < len(ids) < 24 for ids in report["without"].values())
 

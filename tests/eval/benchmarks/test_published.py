@@ -123,7 +123,7 @@ def test_the_kinds_of_avcaps_are_what_its_people_had(make):
     first = load_split("avcaps", root, captions="first").dataset
     assert first["kind"][:] == ["audio", "video", "video and audio", "audio", "video and audio"]
     assert first["caption"][:2] == ["A boy laughs.", "A baby crawls."]
-    report = audit_split(split, progress=False)
+    report = audit_split(split)
     assert report["num_clips"] == 2 and report["num_queries"] == 6
 
 
