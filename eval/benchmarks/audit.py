@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
@@ -118,25 +119,14 @@ def audit_split(split: Split, num_workers: int = 2) -> dict[str, Any]:
     paths = {clip[column] for clip in clips for column in _COLUMNS.values()} - {None}
     folders = Counter(map(os.path.dirname, paths))
 
-    # What was found in the files, in the same order.
-    without: dict[str, list[str]] = {modality: [] for modality in _MODALITIES}
-    presence = []
-    empty = []
-    durations = []
-    missing = []
-    unreadable = []
+    # What was found in the files, a row for each clip.
     bar = tqdm(findings, desc="auditing", unit="clip", total=len(clips))
-    for video_id, finding in zip(ids, bar, strict=True):
-        presence.append(finding.presence)
-        for modality, is_present in zip(_MODALITIES, finding.presence, strict=True):
-            if not is_present:
-                without[modality].append(video_id)
-        if not any(finding.presence):
-            empty.append(video_id)
-        if finding.duration is not None:
-            durations.append(finding.duration)
-        missing += finding.missing
-        unreadable += finding.unreadable
+    found = pd.DataFrame(list(bar), index=ids)
+    presence = np.array(found["presence"].tolist())  # (V, 3)
+    without = {}
+    for modality, is_present in zip(_MODALITIES, presence.T, strict=True):
+        without[modality] = found.index[~is_present].tolist()
+    durations = found["duration"].dropna().tolist()
 
     # Captions: a caption of several clips makes all but one of them count as wrong.
     described: dict[str, list[str]] = {}
@@ -157,9 +147,9 @@ def audit_split(split: Split, num_workers: int = 2) -> dict[str, Any]:
         "captions_per_clip": {"min": min(num_captions.values()), "max": max(num_captions.values())},
         "without": without,
         "missing_clips": list(split.left_out),
-        "missing_files": missing,
-        "unreadable": unreadable,
-        "empty": empty,
+        "missing_files": found["missing"].explode().dropna().tolist(),
+        "unreadable": found["unreadable"].explode().dropna().tolist(),
+        "empty": found.index[~presence.any(axis=1)].tolist(),
         "repeated_captions": repeated,
         "duration": {
             "num_known": len(durations),
@@ -169,7 +159,7 @@ def audit_split(split: Split, num_workers: int = 2) -> dict[str, Any]:
             "total": sum(durations),
         },
         "folders": dict(sorted(folders.items())),
-        "gallery": gallery_manifest(ids, torch.tensor(presence)),
+        "gallery": gallery_manifest(ids, torch.from_numpy(presence)),
     }
     return report | {"complete": not any(map(report.get, _FAULTS))}
 
