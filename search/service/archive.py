@@ -258,21 +258,17 @@ class Archive:
     def _result(self, hit: Hit, clip: StoredClip, root: str | None) -> ClipResult:
         """A clip in the form of the API, with the URLs of what there is of it."""
         key = self._key_of(hit.clip_id)
-        url = f"api/clips/{key}"
-        urls = dict.fromkeys(("media", "captions", "words", "still", "loudness"))
         # Whether a known file is still there is found out when it is played, as looking for it takes time.
         path = clip.place.path if clip.record is not None and clip.record.sha256 else clip.media
-        kind = kind_of(str(path), hit.presence.get("video", True)) if path is not None else None
-        if kind is not None:
-            urls["media"] = f"{url}/media"
-            if hit.presence.get("subtitle"):
-                urls["captions"] = f"{url}/captions"
-            if may_have_words(hit.presence):
-                urls["words"] = f"{url}/words"
-        if kind == "audio":
-            urls["loudness"] = f"{url}/loudness"
-        if clip.still is not None:
-            urls["still"] = f"{url}/still"
+        kind = None if path is None else kind_of(str(path), hit.presence.get("video", True))
+        has = {
+            "media": kind is not None,
+            "captions": kind is not None and hit.presence.get("subtitle"),
+            "words": kind is not None and may_have_words(hit.presence),
+            "still": clip.still is not None,
+            "loudness": kind == "audio",
+        }
+        urls = {name: f"api/clips/{key}/{name}" if is_there else None for name, is_there in has.items()}
         # Copies of a window are windows at the same seconds of other files.
         copies = hit.copies
         if clip.place.start is not None:
