@@ -43,9 +43,8 @@ def error_text(error: BaseException) -> str:
     message = missing_extra(error) or str(error)
     # Our own OSErrors have sentences; those of the system begin with the number.
     if isinstance(error, OSError) and error.errno in _MENDED_BY and message.startswith("[Errno"):
-        name = error.filename
-        if error.filename2 is not None:  # of a file that is renamed, the user knows the new name
-            name = error.filename2
+        # Of a file that is renamed, the user knows the new name.
+        name = error.filename if error.filename2 is None else error.filename2
         file = os.fsdecode(name) if name is not None else "a file"
         if len(file) > _LONGEST // 4:
             file = f"{file[: _LONGEST // 4]}..."
