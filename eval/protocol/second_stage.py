@@ -15,6 +15,7 @@ Shape letters: Q captions, V clips, N rows that rank something, C what they rank
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
@@ -396,9 +397,7 @@ class TwoStage:
                 recalls.append([metrics[name] for metrics in stage.metrics(logits, orders)])
 
         # Rounded, so that equal means tie despite the rounding errors of their sums.
-        curve = []
-        for of_weight in zip(*recalls, strict=True):
-            curve.append(round(sum(of_weight) / len(of_weight), 9))
+        curve = np.mean(recalls, axis=0).round(9).tolist()
         best = grid[curve.index(max(curve))]
         return {
             "weight": best,
