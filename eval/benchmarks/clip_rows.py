@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -88,7 +89,7 @@ def group_rows(
     # Everything by identifier, in the order of first appearance.
     clips: dict[str, dict[str, Any]] = {}
     rows: dict[str, int] = {}
-    num_captions: dict[str, int] = {}
+    num_captions: Counter[str] = Counter()
     captions: dict[str, str] = {}  # by the identifier of the query
     described: dict[str, dict[int, None]] = {}  # ordered sets
     for row in dataset.select_columns(["caption", *names]):
@@ -105,9 +106,8 @@ def group_rows(
             raise ValueError(f"A row of the clip {clip_id!r} has no caption, got {caption!r}.")
 
         # A caption is a query of its own, a class label one query for all clips of the class.
-        number = num_captions.setdefault(clip_id, 0)
+        query_id = caption if task == "classification" else f"{clip_id}#{num_captions[clip_id]}"
         num_captions[clip_id] += 1
-        query_id = caption if task == "classification" else f"{clip_id}#{number}"
         captions[query_id] = caption
         targets = described.setdefault(query_id, {})
         target = rows.setdefault(clip_id, len(rows))
