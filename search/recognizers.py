@@ -36,7 +36,6 @@ _TOKENS = 12  # per second, twice the rate of a fast speaker, and as many again 
 _LETTERS = 40  # per second, twice the rate of a fast speaker
 _CUE = 6.0  # maximum seconds of words joined into one cue
 _PAUSE = 1.0  # maximum seconds of a pause within a cue
-_CPU = torch.device("cpu")
 _LEAST = SAMPLING_RATE // 10  # samples: minimum length of sound for models with convolutions
 
 
@@ -86,19 +85,19 @@ class SpeechRecognizer:
 
     Args:
         model (`str`): a folder, or a Hub id.
-        name (`str`, *optional*): its name in transcripts; by default `model`.
-        device (`torch.device`): device of the model, by default the CPU.
+        name (`str`): its name in transcripts.
+        device (`torch.device`): device of the model.
 
     Raises:
         ValueError: the model does not recognise speech, or has another sampling rate than 16 kHz.
     """
 
-    def __init__(self, model: str, name: str | None = None, device: torch.device = _CPU):
+    def __init__(self, model: str, name: str, device: torch.device):
         from transformers import pipeline  # takes seconds to import
 
         from scalar_retrieval.modeling_scalar.loading import quietly
 
-        self.name = name or model
+        self.name = name
         # Only from safetensors, as a pickle could run code.
         try:
             with quietly():
@@ -171,18 +170,18 @@ class FasterWhisperRecognizer:
 
     Args:
         model (`str`): a CTranslate2 folder, such as that of the Hub id `Systran/faster-whisper-small`.
-        name (`str`, *optional*): its name in transcripts; by default `model`.
-        device (`torch.device`): device of the model, by default the CPU.
+        name (`str`): its name in transcripts.
+        device (`torch.device`): device of the model.
 
     Raises:
         ValueError: it is not such a folder.
         ImportError: faster-whisper is not installed.
     """
 
-    def __init__(self, model: str, name: str | None = None, device: torch.device = _CPU):
+    def __init__(self, model: str, name: str, device: torch.device):
         from faster_whisper import WhisperModel
 
-        self.name = name or model
+        self.name = name
         try:
             self._model = WhisperModel(
                 model, device=device.type, cpu_threads=torch.get_num_threads(), local_files_only=True
@@ -216,7 +215,7 @@ class FasterWhisperRecognizer:
 Recognizer = SpeechRecognizer | FasterWhisperRecognizer
 
 
-def recognizer_of(folder: Path, name: str | None = None, device: torch.device = _CPU) -> Recognizer:
+def recognizer_of(folder: Path, name: str, device: torch.device) -> Recognizer:
     """
     Load a recogniser: [`FasterWhisperRecognizer`] for a CTranslate2 folder, else [`SpeechRecognizer`].
 

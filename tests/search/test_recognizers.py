@@ -31,6 +31,7 @@ from scalar_retrieval.search.recognizers import (
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import SPEECH
 
+CPU = torch.device("cpu")
 LETTERS = "abcdefghij"
 NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 3 * SAMPLING_RATE).astype(np.float32)
 
@@ -43,7 +44,7 @@ def speech_model(tmp_path_factory):
 
 
 def test_a_recogniser_of_transformers_hears_words_with_times(speech_model):
-    recognizer = SpeechRecognizer(str(speech_model), "tiny")
+    recognizer = SpeechRecognizer(str(speech_model), "tiny", CPU)
     cues = recognizer(NOISE)
     assert recognizer.kind == "ctc" and cues
     for cue in cues:
@@ -85,7 +86,7 @@ def whisper(tmp_path_factory):
 
 @pytest.mark.parametrize("is_converted", [False, True])
 def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
-    recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper)
+    recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper, "whisper", CPU)
     stop, ended = Stop(), []
 
     def listen():
@@ -104,12 +105,12 @@ def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
 
 def test_what_recognises_no_speech_is_reported(tiny_model_dir):
     with pytest.raises(ValueError, match=r"(?i)speech|auto"):
-        SpeechRecognizer(str(tiny_model_dir))
+        SpeechRecognizer(str(tiny_model_dir), "tiny", CPU)
 
 
 @pytest.mark.parametrize("num_samples", [1, 320, 399])
 def test_sound_of_a_few_samples_is_heard(speech_model, num_samples):
-    cues = SpeechRecognizer(str(speech_model), "tiny")(NOISE[:num_samples])
+    cues = SpeechRecognizer(str(speech_model), "tiny", CPU)(NOISE[:num_samples])
     assert all(0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE for cue in cues)
 
 
@@ -166,7 +167,7 @@ def test_what_somebody_can_have_said_is_understood(text, seconds, expected):
 
 
 def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_other_numbers(speech_model):
-    recognizer, drawn = SpeechRecognizer(str(speech_model), "tiny"), []
+    recognizer, drawn = SpeechRecognizer(str(speech_model), "tiny", CPU), []
     hear = recognizer.pipeline
     recognizer.pipeline = lambda *a, **o: drawn.append(torch.rand(1).item()) or hear(*a, **o)
     torch.manual_seed(7)
@@ -200,13 +201,13 @@ def converted(whisper, tmp_path_factory):
 
 
 def test_the_folder_decides_what_computes_it(whisper, converted, speech_model):
-    assert isinstance(recognizer_of(converted), FasterWhisperRecognizer)
-    assert isinstance(recognizer_of(whisper), SpeechRecognizer)
-    assert isinstance(recognizer_of(speech_model), SpeechRecognizer)
+    assert isinstance(recognizer_of(converted, "tiny", CPU), FasterWhisperRecognizer)
+    assert isinstance(recognizer_of(whisper, "tiny", CPU), SpeechRecognizer)
+    assert isinstance(recognizer_of(speech_model, "tiny", CPU), SpeechRecognizer)
 
 
 def test_faster_whisper_hears_words_with_times(converted):
-    recognizer = recognizer_of(converted, "tiny")
+    recognizer = recognizer_of(converted, "tiny", CPU)
     cues = recognizer(MediaReader().read_audio(SPEECH))
     assert recognizer.name == "tiny"
     assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
