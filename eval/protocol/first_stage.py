@@ -76,14 +76,6 @@ def check_methods(methods: Sequence[str], modalities: Sequence[str]) -> None:
         find_method(method, modalities)
 
 
-def masks_of(
-    embeddings: Embeddings, rates: Sequence[float], mask_seed: int
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the modalities left of each clip, `(clips, M)`, at each masking rate and each ladder step."""
-    mask = embeddings.modality_mask
-    return rate_masks(embeddings.clip_ids, mask, rates, mask_seed), ladder_masks(mask)
-
-
 def _scorable(embeddings: Embeddings, modality_mask: torch.Tensor, method: str) -> torch.Tensor:
     return find_method(method, embeddings.modalities).covers(modality_mask, embeddings.modalities)
 
@@ -348,7 +340,7 @@ def evaluate_embeddings(
     if methods is None:
         methods = measurable_methods(embeddings)
     methods = tuple(dict.fromkeys((*methods, *pathways(embeddings.modalities))))
-    masks, _ = masks_of(embeddings, rates, mask_seed)
+    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
     ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
     return _at_rates(embeddings, rates, mask_seed, masks, ranks, score_options)
 
@@ -386,7 +378,8 @@ def measure_first_stage(
     methods = tuple(dict.fromkeys((method, *methods, *singles)))
 
     # All masks in one call: what they share is computed once.
-    at_rates, steps = masks_of(embeddings, rates, mask_seed)
+    at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
+    steps = ladder_masks(embeddings.modality_mask)
     ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
     ranks_of_steps = ranks[len(at_rates) :]
     measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks[: len(at_rates)], score_options)

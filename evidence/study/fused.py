@@ -22,7 +22,8 @@ from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, retrieval_metrics
 from scalar_retrieval.eval.protocol.calibration import fit
-from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways, rank_pairs
+from scalar_retrieval.eval.protocol.first_stage import pathways, rank_pairs
+from scalar_retrieval.eval.protocol.missing import rate_masks
 from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
 from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.modeling_scalar import load_model
@@ -71,7 +72,7 @@ def embed(path: Path, root: Path, split: str) -> Measured:
     embeddings = embed_dataset(model, processor, loaded.dataset, task=loaded.task)
     embeddings.metadata = query_kinds(loaded.dataset, loaded.task)
     # The encoder fuses what each mask leaves: a fused vector cannot be masked later.
-    masks, _ = masks_of(embeddings, _RATES, mask_seed=0)
+    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, _RATES)
     rows, *_ = group_rows(loaded.dataset, loaded.task)
     clips = [read_row(processor, row, processed=True) for row in rows]
     return Measured(embeddings, masks, embed_whole_clips(model, processor, clips, masks))

@@ -27,7 +27,8 @@ from evidence.study.ranks import HIGHEST, Choice, own_ranks, reciprocal
 from evidence.study.towers import embed_stored, load_for, metadata_of
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.protocol.first_stage import masks_of, pathways
+from scalar_retrieval.eval.protocol.first_stage import pathways
+from scalar_retrieval.eval.protocol.missing import rate_masks
 from scalar_retrieval.gallery.store.described import score_options_of
 from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar import load_model
@@ -130,7 +131,7 @@ def at_temperatures() -> dict[Key, Choice]:
 
 def _masks(embeddings: Embeddings) -> dict[str, torch.Tensor]:
     """Masks of clips: nothing, one modality of a share of the clips, all subtitles, or everything but the video."""
-    drawn, _ = masks_of(embeddings, (0.0, *map(float, RATES)), mask_seed=0)
+    drawn = rate_masks(embeddings.clip_ids, embeddings.modality_mask, (0.0, *map(float, RATES)))
     masks = dict(zip(("nothing", *RATES), drawn, strict=True))
     for hidden in HIDDEN:
         left = masks["nothing"].clone()
