@@ -138,7 +138,8 @@ def make_tables(
     Make the tables of a gallery.
 
     Args:
-        table ([`~scalar_retrieval.search.postgresql.Table`]), pushed ([`~scalar_retrieval.search.postgresql.Pushed`]):
+        table ([`~scalar_retrieval.search.postgresql.DatabaseTable`]), pushed
+        ([`~scalar_retrieval.search.postgresql.Pushed`]):
             where, and for what.
         nodes (`list[str]`): servers with the same database and user, `HOST` or `HOST:PORT`; without them, one table
             at the address.
@@ -229,7 +230,7 @@ class _Push:
         self.report = PushReport()
 
     def execute(self, statement: str, values: Any = None) -> list[tuple]:
-        """Run a statement, see [`~scalar_retrieval.search.postgresql.Table.run`]."""
+        """Run a statement, see [`~scalar_retrieval.search.postgresql.DatabaseTable.run`]."""
         return self.table.run(self.connection, statement, values)
 
     def run(self) -> PushReport:
