@@ -10,11 +10,11 @@ import numpy as np
 import yaml
 
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown
+from evidence.statistics import pooled_interval
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
 from evidence.study.ranks import stored_ranks
 from evidence.study.results import BOTH, Quantity, StudyResults
-from scalar_retrieval.eval.protocol.statistics import pooled_interval
 from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 

@@ -31,8 +31,8 @@ from evidence.reports.label_tables import (
 )
 from evidence.reports.results import RunResults, Seeds, benchmark_name, first_run, label_name
 from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
+from evidence.statistics import seed_interval, sign_test
 from scalar_retrieval.eval.protocol.missing import ladder
-from scalar_retrieval.eval.protocol.statistics import seed_interval, sign_test
 from scalar_retrieval.eval.reports.result_files import R1, Run
 from scalar_retrieval.eval.reports.tables import percent
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, method_title

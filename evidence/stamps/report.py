@@ -11,8 +11,8 @@ import numpy as np
 import yaml
 
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
+from evidence.statistics import holm, pooled_interval
 from evidence.study.ranks import stored_ranks
-from scalar_retrieval.eval.protocol.statistics import holm, pooled_interval
 from scalar_retrieval.eval.reports.figures import COLOURS
 from scalar_retrieval.gallery.store.files import read_json
 

@@ -1,7 +1,7 @@
 """The study's differences: seven that were named in advance, with a verdict, and all others, which describe.
 
 Every difference has its 95 % interval for other queries and other trainings
-(`scalar_retrieval.eval.protocol.statistics`). Holm's rule covers the named ones alone.
+(`evidence.statistics`). Holm's rule covers the named ones alone.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from evidence.reports.results import label_name
-from scalar_retrieval.eval.protocol.statistics import holm, pooled_interval
+from evidence.statistics import holm, pooled_interval
 
 from .measure import AS_TRAINED, HIDDEN, KEPT_OR_NOT, RATES, ROUTER
 from .results import BACK, BOTH, MODALITIES, SETS, Quantity, StudyResults
@@ -80,7 +80,7 @@ def with_interval(results: StudyResults, difference: Difference) -> dict[str, An
     Bound a difference.
 
     Returns:
-        `dict`: the output of [`~scalar_retrieval.eval.protocol.statistics.pooled_interval`]; `sets`, the experiments
+        `dict`: the output of [`~evidence.statistics.pooled_interval`]; `sets`, the experiments
             behind it; and the
         difference's definition as `of`. `None` if a side was not measured.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evidence.reports.tables import Cell, MetricsTable, Row
-from scalar_retrieval.eval.protocol.statistics import sign_test
+from evidence.statistics import sign_test
 from scalar_retrieval.modeling_scalar.scores_scalar import method_title
 
 from .corrected import CORRECTED

@@ -7,15 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from scalar_retrieval.eval.protocol.statistics import (
-    area_under_curve,
-    holm,
-    paired_bootstrap,
-    pooled_interval,
-    seed_interval,
-    sign_test,
-    t_interval,
-)
+from evidence.statistics import holm, pooled_interval, seed_interval, sign_test, t_interval
+from scalar_retrieval.eval.protocol.statistics import area_under_curve, paired_bootstrap
 
 
 def table(shared_dir, label):
