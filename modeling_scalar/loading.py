@@ -4,7 +4,7 @@ Only safetensors files are read, and no code of a folder is executed.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +56,15 @@ def _naming(name: str) -> Iterator[None]:
         raise ValueError(f"{name} cannot be loaded: {reason}") from error
 
 
-def _without_bar(make: Callable[..., Any], arguments: tuple, options: dict[str, Any]) -> Any:
-    return make(*arguments, **options | {"disable": True})
-
-
 @contextmanager
 def quietly() -> Iterator[None]:
     """Suppress what transformers prints while it loads weights: a progress bar, and lists of missing and unexpected
     weights, which are errors here."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
-    hook = transformers.logging.set_tqdm_hook(_without_bar)
+    hook = transformers.logging.set_tqdm_hook(
+        lambda make, arguments, options: make(*arguments, **options | {"disable": True})
+    )
     try:
         yield
     finally:

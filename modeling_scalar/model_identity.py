@@ -166,28 +166,23 @@ class ModelIdentity:
         """Return one of its files, downloaded if needed; `None` if it has no file of that name."""
         if name in self._files:
             return self._files[name]
-        folder = self._folder
-        if self.is_folder:
-            folder = Path(self.name)
-        path = None
-        if folder is None:
-            path = self._file_of_hub(name)
-        elif (folder / name).is_file():
-            path = folder / name
+        if self.is_folder or self._folder is not None:
+            path = self.download() / name
+            if not path.is_file():
+                path = None
+        else:
+            from transformers.utils import cached_file
+
+            path = cached_file(
+                self.name,
+                name,
+                revision=self.revision,
+                local_files_only=not hub_answers(),
+                _raise_exceptions_for_missing_entries=False,
+            )
+            path = path and Path(path)
         self._files[name] = path
         return path
-
-    def _file_of_hub(self, name: str) -> Path | None:
-        from transformers.utils import cached_file
-
-        path = cached_file(
-            self.name,
-            name,
-            revision=self.revision,
-            local_files_only=not hub_answers(),
-            _raise_exceptions_for_missing_entries=False,
-        )
-        return path and Path(path)
 
     def read(self, name: str) -> dict[str, Any]:
         """Return the content of one of its JSON files, empty if missing; a ValueError names a damaged file."""
@@ -298,21 +293,12 @@ class ModelIdentity:
         """
         if self.is_folder:
             return Path(self.name)
-        if self._folder is None:
-            self._folder = self._downloaded()
-        return self._folder
-
-    def cached_if_offline(self) -> "ModelIdentity":
-        """This one or, if the Hub does not answer, its cached download."""
-        if self.is_folder or hub_answers():
-            return self
-        return identify(self.download())
-
-    def _downloaded(self) -> Path:
+        if self._folder is not None:
+            return self._folder
         missing = f"There is no model folder {self.name!r}, and the Hub does not give it: "
         options = {"ignore_patterns": NOT_NEEDED, "local_files_only": not hub_answers()}
         try:
-            return Path(snapshot_download(self.name, revision=self.revision, **options))
+            self._folder = Path(snapshot_download(self.name, revision=self.revision, **options))
         except LocalEntryNotFoundError as error:
             raise FileNotFoundError(
                 f"{missing}it cannot be reached, and nothing of that name was downloaded before. Try again with a "
@@ -321,6 +307,13 @@ class ModelIdentity:
             ) from error
         except OSError as error:
             raise FileNotFoundError(f"{missing}{error}") from error
+        return self._folder
+
+    def cached_if_offline(self) -> "ModelIdentity":
+        """This one or, if the Hub does not answer, its cached download."""
+        if self.is_folder or hub_answers():
+            return self
+        return identify(self.download())
 
     @cached_property
     def commit(self) -> str | None:

@@ -20,7 +20,7 @@ from transformers.utils import CONFIG_NAME, ModelOutput, cached_file, find_adapt
 from .configuration_scalar import own_fields
 from .scores_scalar import PAPER_MODALITIES, WEIGHING, find_method, query_weights, retrieval_scores
 
-_TEMPERATURE = 0.07  # contrastive temperature of Table S1, for models without a learned one
+_TEMPERATURE = 0.07  # contrastive temperature of Table S1; a learned one begins with it
 
 
 @dataclass
@@ -82,9 +82,10 @@ class ScalarLogitScale(nn.Module):
     """A learned contrastive temperature, stored as the logarithm of its inverse as in CLIP. It is a module, because an
     adapter can only train and save modules."""
 
-    def __init__(self, initial_temperature: float = 0.07):
+    initial_value = math.log(1 / _TEMPERATURE)
+
+    def __init__(self):
         super().__init__()
-        self.initial_value = math.log(1 / initial_temperature)
         self.log_scale = nn.Parameter(torch.tensor(self.initial_value))
 
     def forward(self) -> torch.Tensor:
@@ -95,11 +96,11 @@ class ScalarLogitScale(nn.Module):
 class ScalarHyperbolicMix(nn.Module):
     """The two learned scalars of `"hypergram"`: the share of the Euclidean volume, and the curvature of the other."""
 
-    initial_mix = 0.51
+    initial_logit = math.log(0.51 / 0.49)  # of a mix of 0.51
 
     def __init__(self):
         super().__init__()
-        self.mix_logit = nn.Parameter(torch.tensor(math.log(self.initial_mix / (1 - self.initial_mix))))
+        self.mix_logit = nn.Parameter(torch.tensor(self.initial_logit))
         self.log_curvature = nn.Parameter(torch.tensor(0.0))
 
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +150,7 @@ class ScalarRetrievalModel(PreTrainedModel):
         if isinstance(module, ScalarLogitScale):
             initialization.constant_(module.log_scale, module.initial_value)
         elif isinstance(module, ScalarHyperbolicMix):
-            initialization.constant_(module.mix_logit, math.log(module.initial_mix / (1 - module.initial_mix)))
+            initialization.constant_(module.mix_logit, module.initial_logit)
             initialization.zeros_(module.log_curvature)
 
     @classmethod
@@ -380,8 +381,10 @@ class Rows:
     def __bool__(self) -> bool:
         return len(self.index) > 0
 
-    def take(self, values: torch.Tensor) -> torch.Tensor:
-        """Select these rows."""
+    def take(self, values: torch.Tensor | list) -> torch.Tensor | list:
+        """Select these rows of a tensor, or of a list with an item per clip."""
+        if not isinstance(values, torch.Tensor):
+            return [values[index] for index in self.index.tolist()]
         # Selecting every row would needlessly copy the largest tensor of the step.
         if len(self.index) == len(values):
             return values
