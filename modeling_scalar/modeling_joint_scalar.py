@@ -11,7 +11,7 @@ Such an encoder could embed a clip into one vector. Here each modality keeps its
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Unpack
 
 import torch
@@ -67,9 +67,9 @@ class JointEncoderModel(ScalarRetrievalModel):
         """Return the arguments that a modality needs; for texts these are the tokens."""
         return f"{name}_input_ids", f"{name}_attention_mask"
 
-    def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Return the precomputed arguments that can replace the [`inputs_of`] a modality."""
-        return ((f"{name}_pooled",),)
+    def computed_inputs_of(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Return what can be given in place of a modality's [`inputs_of`], other than the encoder's embeddings."""
+        return ()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -83,11 +83,6 @@ class JointEncoderModel(ScalarRetrievalModel):
         if self.config.has_heads:
             for name in ("text", *self.config.modalities):
                 setattr(self, f"{name}_head", ScalarResidualHead(self.config.projection_dim))
-
-    @staticmethod
-    def take_rows(rows: Rows, values: torch.Tensor) -> torch.Tensor:
-        """Select the rows of clips that have a modality."""
-        return rows.take(values)
 
     # Embeddings ---------------------------------------------------------------------------------------------------
 
@@ -141,13 +136,6 @@ class JointEncoderModel(ScalarRetrievalModel):
         output.pooler_output = self.project("text", output.pooler_output)
         return output
 
-    def _vectors(self, name: str, rows: Rows, keys: Sequence[str], inputs: Mapping[str, Any]) -> torch.Tensor:
-        """The computed or stored vectors of one modality of the clips that have it: `(rows, dim)`."""
-        chosen = {key: self.take_rows(rows, inputs[key]) for key in keys}
-        if f"{name}_pooled" in chosen:
-            return chosen[f"{name}_pooled"]
-        return self.encode_rows(name, chosen)
-
     def get_modality_features(
         self, *, modality_mask: torch.Tensor | None = None, **inputs: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,14 +173,19 @@ class JointEncoderModel(ScalarRetrievalModel):
         self._check_precision()
         # What is given of each modality: stored vectors, the output of its tower, or the inputs of the encoder.
         names = self.config.modalities
-        choices = {name: (*self.stored_inputs(name), self.inputs_of(name)) for name in names}
+        choices = {}
+        for name in names:
+            choices[name] = ((f"{name}_pooled",), *self.computed_inputs_of(name), self.inputs_of(name))
         given, modality_mask = self.clip_inputs(inputs, modality_mask, choices)
         # Only the clips that have a modality are encoded.
         embeds = {}
         for name, present in zip(names, modality_mask.unbind(dim=1), strict=True):
             rows = Rows(present)
             if name in given and rows:
-                vectors = self._vectors(name, rows, given[name], inputs)
+                chosen = {key: rows.take(inputs[key]) for key in given[name]}
+                vectors = chosen.get(f"{name}_pooled")
+                if vectors is None:
+                    vectors = self.encode_rows(name, chosen)
                 embeds[name] = rows.spread(self.project(name, vectors))
         return self.stack_modalities(embeds, modality_mask), modality_mask
 
@@ -296,12 +289,11 @@ class ScalarJointModel(JointEncoderModel):
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
         return *_OF_TOWERS.get(name, ()), *super().inputs_of(name)
 
-    def stored_inputs(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Return what can be given in place of a modality's inputs; see [`JointEncoderModel`]."""
+    def computed_inputs_of(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Return the output of a modality's tower, with the tokens; see [`JointEncoderModel`]."""
         if name not in _OF_TOWERS:
-            return super().stored_inputs(name)
-        of_tower = f"{name}_soft_tokens", f"{name}_input_ids", f"{name}_attention_mask"
-        return (*super().stored_inputs(name), of_tower)
+            return ()
+        return ((f"{name}_soft_tokens", *super().inputs_of(name)),)
 
     def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The output of a tower, `(rows, tokens, hidden)`, padded with zeros."""

@@ -21,7 +21,6 @@ from .media_scalar import SAMPLING_RATE
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor, as_words
 from .processing_scalar import Clip, ScalarProcessor, take_frames
-from .retrieval_scalar import Rows
 from .scores_scalar import kind_of
 
 if TYPE_CHECKING:
@@ -169,36 +168,23 @@ class ScalarSentenceModel(JointEncoderModel):
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
         return _inputs_of(name)
 
-    def take_rows(self, rows: Rows, values: Any) -> Any:
-        """Select the rows of clips that have a modality, of a tensor or a list."""
-        if isinstance(values, torch.Tensor):
-            return rows.take(values)
-        return [values[index] for index in rows.index.tolist()]
+    def _texts(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str | dict[str, str]]:
+        """The texts, marked as such where the library would take them for the address of a file, and open it."""
+        from sentence_transformers.base.modality import infer_modality
 
-    def _words(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str]:
         # The processor passes a text as its bytes: the library has a tokenizer of its own.
         tokenizer = getattr(self.encoder, "tokenizer", None)
         texts = []
         for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
-            text = bytes(row[mask].tolist()).decode()
-            texts.append(as_words(text, tokenizer))
+            text = as_words(bytes(row[mask].tolist()).decode(), tokenizer)
+            if infer_modality(text) != "text":
+                text = {"text": text}
+            texts.append(text)
         return texts
-
-    def _as_texts(self, texts: list[str]) -> list[Any]:
-        """Mark as text what the library would take for the address of a file, and open."""
-        from sentence_transformers.base.modality import infer_modality
-
-        marked = []
-        for text in texts:
-            if infer_modality(text) == "text":
-                marked.append(text)
-            else:
-                marked.append({"text": text})
-        return marked
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
-        texts = self._as_texts(self._words(inputs["input_ids"], inputs["attention_mask"]))
+        texts = self._texts(inputs["input_ids"], inputs["attention_mask"])
         embeds = self.encoder.encode_query(texts, convert_to_tensor=True, show_progress_bar=False)
         return BaseModelOutputWithPooling(pooler_output=embeds.clone())  # a tensor like any other
 
@@ -212,8 +198,7 @@ class ScalarSentenceModel(JointEncoderModel):
         elif name == "audio":
             items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
         else:
-            texts = self._words(inputs[f"{name}_input_ids"], inputs[f"{name}_attention_mask"])
-            items = self._as_texts(texts)
+            items = self._texts(inputs[f"{name}_input_ids"], inputs[f"{name}_attention_mask"])
         return self.encoder.encode_document(items, **options).clone()
 
 
