@@ -532,27 +532,31 @@ def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
     return join_lines(lines)
 
 
+@dataclass(eq=False)
 class _VideoReader:
-    """Reads frames of an open video stream; `damage` is the first damage in what was decoded."""
+    """Reads frames of an open video stream as [`MediaReader.read_timed_frames`] does; `damage` is the first damage in
+    what was decoded."""
 
-    def __init__(self, reader: "MediaReader", path: AnyPath, container: Any, stream: Any, packets: Packets):
-        self.reader = reader
-        self.path = path
-        self.container = container
-        self.stream = stream
-        self.packets = packets
-        self.damage: _Damage | None = None
-        self._place = -2  # of the last packet that was decoded
+    reader: "MediaReader"
+    path: AnyPath
+    container: Any
+    stream: Any
+    packets: Packets
+    select: Select
+    window: Window | None
+    prepare: Prepare | None
+    side: int | None
+    damage: _Damage | None = None
+    _place: int = -2  # of the last packet that was decoded
 
-    def read(self, select: Select, window: Window | None, prepare: Prepare | None, side: int | None) -> list:
-        """Read frames as [`MediaReader.read_timed_frames`] does, up to the first damage."""
+    def read(self) -> list[tuple[float, Any]]:
+        """Read frames up to the first damage."""
         packets = self.packets
-        arguments = (select, window, prepare, side)
         # Find frames by their times, decoding only from the keyframe before each.
         if packets.is_named:
             places = packets.in_presentation_order()
             try:
-                return self._read_places(places, packets.seconds_of(places), self._decode_places, *arguments)
+                return self._read_places(places, packets.seconds_of(places), self._decode_places)
             except _UnreliableTimestamps:
                 self.damage = None
         # Otherwise decode all frames, once to count them, up to the first damage, and once to read some.
@@ -567,29 +571,25 @@ class _VideoReader:
             times = [packets.zero + length * number / len(times) for number in range(len(times))]
         if not times and self.damage is None:
             self.damage = _Damage(f"{packets.name}: {len(packets)} packets, but none decodes to a frame.")
-        return self._read_places(
-            np.arange(len(times)), np.array(times) - packets.zero, self._decode_numbers, *arguments
-        )
+        return self._read_places(np.arange(len(times)), np.array(times) - packets.zero, self._decode_numbers)
 
-    def _read_places(
-        self, places: np.ndarray, seconds: np.ndarray, decode: Callable, select, window, prepare, side
-    ) -> list:
+    def _read_places(self, places: np.ndarray, seconds: np.ndarray, decode: Callable) -> list[tuple[float, Any]]:
         """Read frames from places in the stream, that appear at these seconds."""
-        inside = in_window(seconds, self.packets.end - self.packets.zero, window)
+        inside = in_window(seconds, self.packets.end - self.packets.zero, self.window)
         places = places[inside]
         seconds = seconds[inside]
         while len(places):
             # A frame may be chosen several times, and is decoded once.
-            chosen = list(select(seconds.tolist()))
+            chosen = list(self.select(seconds.tolist()))
             wanted = sorted(set(chosen))
-            upright = Upright(self.packets.name, side)
+            upright = Upright(self.packets.name, self.side)
             process = None
             pictures = {}
             try:
                 for index, frame in zip(wanted, decode(places[wanted]), strict=True):
                     picture = upright(frame)
-                    if prepare is not None:
-                        process = process or prepare(*picture.shape[:2])
+                    if self.prepare is not None:
+                        process = process or self.prepare(*picture.shape[:2])
                         picture = process(picture)
                     pictures[index] = picture
                 return [(float(seconds[index]), pictures[index]) for index in chosen]
@@ -813,8 +813,8 @@ class MediaReader:
             with self.opened(path) as container:
                 stream = first_stream(path, container, "video")
                 self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
-                video = _VideoReader(self, path, container, stream, packets)
-                frames = video.read(select, window, prepare, side)
+                video = _VideoReader(self, path, container, stream, packets, select, window, prepare, side)
+                frames = video.read()
             # Damage after the window does not matter.
             damage = video.damage
             if problem is None and damage is not None and (window is None or (window[1] or math.inf) > damage.second):
@@ -900,18 +900,22 @@ class MediaReader:
                 return None
             return list(track_cues(path, container, stream, zero_of(container)))
 
+    def cues_of(self, path: AnyPath) -> list[Cue] | None:
+        """The cues of the subtitle of a video: of the file next to it (`find_sidecar`), else of its text track (see
+        `text_stream`); `None` if there is neither."""
+        sidecar = find_sidecar(path)
+        if sidecar is not None:
+            return self.cues_of_file(sidecar)
+        return self.cues_of_track(path)
+
     def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
         """Read an `.srt`, `.vtt`, `.ass` or `.ssa` file as one string, without markup, timings and repeated lines. An
         encoding other than UTF-8 is guessed, if charset-normalizer is installed."""
         return text_in(self.cues_of_file(path), window)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:
-        """Read the subtitle of a video: the file next to it (`find_sidecar`), else its text track (see `text_stream`);
-        `None` if there is neither."""
-        sidecar = find_sidecar(path)
-        if sidecar is not None:
-            return text_in(self.cues_of_file(sidecar), window)
-        cues = self.cues_of_track(path)
+        """Read the subtitle of a video, see `cues_of`, as one string; `None` if there is none."""
+        cues = self.cues_of(path)
         if cues is None:
             return None
         return text_in(cues, window)

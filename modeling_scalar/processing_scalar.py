@@ -172,6 +172,15 @@ class ScalarProcessor(ProcessorMixin):
     valid_processor_kwargs = ScalarProcessorKwargs
     modalities: Sequence[str] = MODALITIES  # those read of a clip
     max_audio_seconds = float("inf")  # segments are chosen from the whole audio, however long
+    model_input_names = [
+        "input_ids",
+        "attention_mask",
+        "subtitle_input_ids",
+        "subtitle_attention_mask",
+        "pixel_values_videos",
+        "input_features",
+        "modality_mask",
+    ]
 
     def __init__(
         self,
@@ -209,19 +218,6 @@ class ScalarProcessor(ProcessorMixin):
         if argument_name == "image_processor" and isinstance(argument, BaseImageProcessor):
             return BaseImageProcessor
         return super().check_argument_for_proper_class(argument_name, argument)
-
-    @property
-    def model_input_names(self) -> list[str]:
-        """The keys that a call can return."""
-        return [
-            "input_ids",
-            "attention_mask",
-            "subtitle_input_ids",
-            "subtitle_attention_mask",
-            "pixel_values_videos",
-            "input_features",
-            "modality_mask",
-        ]
 
     @property
     def sampling_rate(self) -> int:

@@ -36,7 +36,6 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
     Window,
     check_file,
     check_installed,
-    find_sidecar,
     join_lines,
 )
 
@@ -442,16 +441,11 @@ class SandboxedReader(MediaReader):
 
     def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
         """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
-        # The file beside a media file counts before a track in it.
-        file = path
-        if not os.fspath(path).lower().endswith(TEXT_FILES):
-            file = find_sidecar(path)
-        if file is not None:
-            cues = self.cues_of_file(file)
-        else:
-            cues = self.cues_of_track(path)
+        read = self.cues_of
+        if os.fspath(path).lower().endswith(TEXT_FILES):
+            read = self.cues_of_file
         texts = []
-        for start, stop, lines in cues or ():
+        for start, stop, lines in read(path) or ():
             text = join_lines(lines)
             if text:
                 texts.append((start, stop, text))
