@@ -185,8 +185,9 @@ class Block(Clips):
         codes (list of [`~scalar_retrieval.gallery.store.codes.Codes`], *optional*): the vectors of each chunk in eight
             bits, if the machine can multiply them.
         min_norm (`float`): vanishing norms are clamped to this.
-        is_partial (`bool`): whether vectors that count as absent may be nonzero.
     """
+
+    is_partial = False  # whether vectors that count as absent may be nonzero
 
     def __init__(
         self,
@@ -198,7 +199,6 @@ class Block(Clips):
         is_there: torch.Tensor,
         codes: Sequence[Codes] | None = None,
         min_norm: float = _MIN_NORM,
-        is_partial: bool = False,
     ):
         self.chunks = list(chunks)
         self.codes = codes
@@ -206,7 +206,6 @@ class Block(Clips):
         self.is_there = is_there
         self.modalities = tuple(modalities)
         self.min_norm = min_norm
-        self.is_partial = is_partial
         self._gram = gram
         self._derived = {}
 
@@ -310,11 +309,6 @@ class Block(Clips):
     def allowed(self) -> torch.Tensor:
         """Clips `(N,)` that are not removed and have a selected modality."""
         return self.is_there & self.modality_mask.any(1)
-
-    @property
-    def num_there(self) -> int:
-        """How many clips are not removed."""
-        return int(self.is_there.sum())
 
     def masked(self, modality_mask: torch.Tensor) -> "Block":
         """The same clips with the modalities that a mask `(N, M)` shows; hidden vectors are not zeroed."""
@@ -448,14 +442,15 @@ def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tens
 # Pairs --------------------------------------------------------------------------------------------------------------
 
 
-class Best(NamedTuple):
-    """The best clips of each query, best first: `scores` `(Q, K)` in float64, -inf where there are fewer, `rows`
-    `(Q, K)`, `weights` `(Q, K, M)`, and `num_scored` `(Q,)`, the number of clips that were scored in float64."""
+class Ranking(NamedTuple):
+    """The best clips of each query, best first: `scores` `(Q, K)`, -inf where there are fewer, and `rows` `(Q, K)`;
+    `num_scored` `(Q,)`, the number of clips scored exactly, while the others cannot be among the best; and `weights`
+    `(Q, K, M)`, if the score has weights."""
 
     scores: torch.Tensor
     rows: torch.Tensor
-    weights: torch.Tensor
     num_scored: torch.Tensor
+    weights: torch.Tensor | None = None
 
 
 @cache
@@ -594,7 +589,7 @@ def exact_pairs(
 
 def exact_best(
     block: Block, texts: torch.Tensor, upper: torch.Tensor, rows: torch.Tensor, k: int, options: ScoreOptions
-) -> Best:
+) -> Ranking:
     """The k best of some clips for each query, on the CPU; equal scores in gallery order. `upper` and `rows` `(Q, C)`
     are the clips, and bounds of their scores, which are -inf where there is no clip; C is at least k."""
     # A stable sort by score then leaves equal scores in gallery order.
@@ -614,15 +609,15 @@ def exact_best(
     scores = scores[:, :k]
     order = order[:, :k]
     weights = weights.take_along_dim(order[..., None], dim=1)
-    return Best(scores.cpu(), rows.gather(1, order).cpu(), weights.cpu(), is_clip.sum(1).cpu())
+    return Ranking(scores.cpu(), rows.gather(1, order).cpu(), is_clip.sum(1).cpu(), weights.cpu())
 
 
 __all__ = [
     "LONGEST",
     "ROUNDING",
-    "Best",
     "Block",
     "DamagedVectorsError",
+    "Ranking",
     "block_of",
     "bounded_scores",
     "exact_best",

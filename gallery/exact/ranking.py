@@ -42,9 +42,9 @@ from ..store.codes import rotation
 from .blocks import (
     LONGEST,
     ROUNDING,
-    Best,
     Block,
     DamagedVectorsError,
+    Ranking,
     bounded_scores,
     exact_best,
     largest_calibration,
@@ -235,7 +235,7 @@ def _refined(
     return upper, rows.gather(1, order)
 
 
-def _replace(best: Best, again: torch.Tensor, repeated: Best) -> Best:
+def _replace(best: Ranking, again: torch.Tensor, repeated: Ranking) -> Ranking:
     """What was found for some of the queries in place of what was found before."""
     for column, values in zip(best, repeated, strict=True):
         column[again] = values
@@ -245,7 +245,7 @@ def _replace(best: Best, again: torch.Tensor, repeated: Best) -> Best:
 @torch.no_grad()
 def find_best(
     block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, thresholds: np.ndarray | None = None
-) -> Best:
+) -> Ranking:
     """
     Find the k best clips of each query by SCALAR's score, as if every pair were scored in float64.
 
@@ -257,7 +257,7 @@ def find_best(
         thresholds (`np.ndarray` of shape `(Q,)`, *optional*): scores that k clips reach; by default they are guessed.
 
     Returns:
-        [`~scalar_retrieval.gallery.exact.blocks.Best`]: equal scores in gallery order.
+        [`~scalar_retrieval.gallery.exact.blocks.Ranking`], of scores in float64: equal scores in gallery order.
 
     Raises:
         DamagedVectorsError: vectors are not as they were written.
@@ -341,7 +341,7 @@ def _highest(
 @torch.no_grad()
 def find_best_on_device(
     block: Block, texts: torch.Tensor, k: int, options: ScoreOptions, count: int | None = None
-) -> Best:
+) -> Ranking:
     """
     Find the k best clips of each query as [`~scalar_retrieval.gallery.exact.ranking.find_best`] does, on the device of
     the clips, which need no codes.
@@ -368,17 +368,6 @@ def find_best_on_device(
 
 
 # Every score --------------------------------------------------------------------------------------------------------
-
-
-class Ranking(NamedTuple):
-    """The best clips of each query: `scores` and `rows` `(Q, K)`, best first; `num_scored` `(Q,)`, the number of
-    clips scored exactly, while the others cannot be among the best; and `weights` `(Q, K, M)`, if the score has
-    weights."""
-
-    scores: torch.Tensor
-    rows: torch.Tensor
-    num_scored: torch.Tensor
-    weights: torch.Tensor | None = None
 
 
 def _sorted(scores: torch.Tensor, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -433,8 +422,8 @@ def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: Sco
     found = []
     for some in queries.split(max(1, _PAIRS_AT_ONCE // count)):
         found.append(find(block, some, k, options))
-    scores, rows, weights, num_scored = map(torch.cat, zip(*found, strict=True))
-    return Ranking(scores.float(), rows, num_scored, weights)
+    best = Ranking(*map(torch.cat, zip(*found, strict=True)))
+    return best._replace(scores=best.scores.float())
 
 
 @torch.no_grad()
@@ -450,8 +439,9 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
         method (`str`), options: as in [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`].
 
     Returns:
-        [`Ranking`], on the CPU: equal scores in gallery order; K is at most `k` and the number of rows. Rows that are
-        removed or not covered by the method score `-inf`. For `"scalar"`, the order is that of the scores in float64.
+        [`~scalar_retrieval.gallery.exact.blocks.Ranking`], on the CPU: equal scores in gallery order; K is at most `k`
+        and the number of rows. Rows that are removed or not covered by the method score `-inf`. For `"scalar"`, the
+        order is that of the scores in float64.
 
     Raises:
         DamagedVectorsError: vectors are not as they were written.
@@ -471,7 +461,7 @@ def rank(block: Block, text_embeds: torch.Tensor, k: int, method: str, **options
     if entry.whole or 4 * k > num_clips:
         rank_all = _rank_whole
     scores, rows = rank_all(block, queries, k, method, score_options)
-    return Ranking(scores.cpu(), rows.cpu(), torch.full((len(queries),), block.num_there))
+    return Ranking(scores.cpu(), rows.cpu(), torch.full((len(queries),), int(block.is_there.sum())))
 
 
-__all__ = ["Ranking", "find_best", "find_best_on_device", "rank"]
+__all__ = ["find_best", "find_best_on_device", "rank"]
