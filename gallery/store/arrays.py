@@ -26,7 +26,7 @@ def names_of(ids: Sequence[Any] | Array) -> list[str]:
 def _matrix_of_lists(rows: pa.Array, what: str) -> np.ndarray:
     """A column of lists as a matrix, with NaN where a list is null."""
     kind = rows.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    is_list = isinstance(kind, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))
     if not is_list or not pa.types.is_floating(kind.value_type):
         raise ValueError(f"{what} must hold lists of floats, got {kind}.")
     # All lists must have one length. If all are null, only the type of the column may define it.

@@ -5,7 +5,6 @@ Shapes: N clips, M modalities.
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -69,12 +68,7 @@ def kept_rows(parts: Sequence[Part], default: pa.Table | None = None) -> pa.Tabl
 
 def _media_files(table: pa.Table) -> dict[str, MediaFile]:
     """The media files of a table, by path."""
-    columns = [table.column(item.name).to_pylist() for item in fields(MediaFile)]
-    files = {}
-    for row in zip(*columns, strict=True):
-        file = MediaFile(*row)
-        files[file.path] = file
-    return files
+    return {row["path"]: MediaFile(**row) for row in table.to_pylist()}
 
 
 def _ends_with(texts: pa.ChunkedArray, endings: Sequence[str]) -> pa.ChunkedArray:
@@ -145,7 +139,7 @@ class Contents(Described):
             modalities = modalities_of(table)
             vectors = table.schema.field(modalities[0]).type
             self.dim = vectors.list_size
-            self.dtype = {"halffloat": "float16", "float": "float32"}[str(vectors.value_type)]
+            self.dtype = vectors.value_type.to_pandas_dtype().__name__
         # Files are read when they are needed, wherever the program works by then.
         if path is not None:
             path = path.absolute()

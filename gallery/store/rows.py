@@ -117,7 +117,7 @@ def check_layout(name: str, table: pa.Table) -> None:
         num_nulls = 0
         if field.name not in _NULLABLE:
             num_nulls = column.null_count
-        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type):
+        if isinstance(field.type, (pa.ListType, pa.FixedSizeListType)):
             num_nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
         if num_nulls:
             raise ValueError(f"the column `{field.name}` has nulls")
