@@ -92,18 +92,6 @@ def model_from_joint_encoder(
 # Processors ---------------------------------------------------------------------------------------------------------
 
 
-def _settings_of(encoder: ModelIdentity, part: str, files: tuple[str, ...]) -> dict[str, Any]:
-    """The saved settings of a part of a processor, in the common file or in its own."""
-    content = encoder.read(PROCESSOR_NAME)
-    if isinstance(content.get(part), dict):
-        return content[part]
-    for file in files:
-        settings = encoder.read(file)
-        if settings:
-            return settings
-    return {}
-
-
 def _image_processor(settings: Mapping[str, Any]) -> ScalarPatchImageProcessor:
     """Adopt the settings of an encoder's own video processor, if it prepares pictures as this package does."""
     # Whatever else it may do to pictures would change the embeddings.
@@ -196,7 +184,9 @@ def processor_from_joint_encoder(
     if VIDEO_TOKEN not in tokenizer.get_vocab():
         tokenizer.add_special_tokens({"additional_special_tokens": [VIDEO_TOKEN]})
     extractor = AutoFeatureExtractor.from_pretrained(encoder.name, **options)
-    frames = _settings_of(encoder, "video_processor", (VIDEO_PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME))
+    frames = encoder.read(PROCESSOR_NAME).get("video_processor")
+    if not isinstance(frames, dict):
+        frames = encoder.read(VIDEO_PROCESSOR_NAME) or encoder.read(FEATURE_EXTRACTOR_NAME)
     processing = sentence_config.get("processing_kwargs") or {}
     frames |= processing.get("video", {})
     # Its limits and prompts, unless they are given.

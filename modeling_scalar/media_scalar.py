@@ -103,29 +103,6 @@ def check_content(path: AnyPath) -> None:
         raise MediaError(f"{path}: not a readable video or audio file: it is empty.")
 
 
-@contextmanager
-def open_media(path: AnyPath, **options: str) -> Iterator["av.container.InputContainer"]:
-    """Open a file and nothing else; `options` are FFmpeg's."""
-    check_installed()
-    check_content(path)
-    # Only known formats, and no other file or host that a file refers to.
-    options |= {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
-    try:
-        # "file:" keeps names such as "a:b.mp4" from being read as a protocol
-        container = av.open(f"file:{os.fspath(path)}", options=options, metadata_errors="replace")
-    except av.FFmpegError as error:
-        # FFmpeg calls some damage a lack of permission, too
-        if isinstance(error, PermissionError) and not os.access(path, os.R_OK):
-            raise PermissionError(error.errno, error.strerror, os.fspath(path)) from error
-        check_memory(error)
-        what = f"not a readable video or audio file ({error.strerror})"
-        raise MediaError(f"{path}: {what}. Is it empty, truncated, or of another type?") from error
-    with container:
-        if not container.streams.video and not container.streams.audio:
-            raise MediaError(f"{path}: the {container.format.name} file holds neither video nor audio.")
-        yield container
-
-
 def select(container: Any, stream: Any) -> None:
     """Make the demuxer skip the data of all other streams."""
     for other in container.streams:
@@ -704,9 +681,27 @@ class MediaReader:
     def check(self, where: str, limit: str, needed: float | None, what: str) -> None:
         """Called with what a stream needs of a limit, None for more than that, for readers that have limits."""
 
-    def opened(self, path: AnyPath) -> Any:
-        """Open a file, as a context manager that returns the container."""
-        return open_media(path, **self.options)
+    @contextmanager
+    def opened(self, path: AnyPath) -> Iterator["av.container.InputContainer"]:
+        """Open a file and nothing else."""
+        check_installed()
+        check_content(path)
+        # Only known formats, and no other file or host that a file refers to.
+        options = self.options | {"format_whitelist": _DEMUXERS, "protocol_whitelist": "file"}
+        try:
+            # "file:" keeps names such as "a:b.mp4" from being read as a protocol
+            container = av.open(f"file:{os.fspath(path)}", options=options, metadata_errors="replace")
+        except av.FFmpegError as error:
+            # FFmpeg calls some damage a lack of permission, too
+            if isinstance(error, PermissionError) and not os.access(path, os.R_OK):
+                raise PermissionError(error.errno, error.strerror, os.fspath(path)) from error
+            check_memory(error)
+            what = f"not a readable video or audio file ({error.strerror})"
+            raise MediaError(f"{path}: {what}. Is it empty, truncated, or of another type?") from error
+        with container:
+            if not container.streams.video and not container.streams.audio:
+                raise MediaError(f"{path}: the {container.format.name} file holds neither video nor audio.")
+            yield container
 
     def find_truncation(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
         """The error of a stream of which less came than the container promises, if so."""

@@ -123,11 +123,6 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.device.type == "mps" else tensor.double()
 
 
-def min_norm_of(*embeds: torch.Tensor) -> float:
-    """Return the minimum norm for the coarsest dtype among the tensors; see [`MIN_NORM`]."""
-    return max(MIN_NORM[tensor.dtype] for tensor in embeds)
-
-
 def off_unit(embeds: torch.Tensor) -> torch.Tensor:
     """Return which vectors, along the last axis, are further from unit norm than rounding explains, or not finite."""
     # In blocks, because a half-precision tensor is copied for this.
@@ -288,7 +283,7 @@ class Clips:
         modality_embeds (`torch.Tensor` of shape `(V, M, D)`): Unit norm, zero where absent, in float32 at least.
         modality_mask (`torch.BoolTensor` of shape `(V, M)`): Which are present, at least one True per row.
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`, *optional*): Embeddings of the concatenation heads.
-        min_norm (`float`): Minimum norm, volume or area, see [`min_norm_of`].
+        min_norm (`float`): Minimum norm, volume or area, see [`MIN_NORM`].
         modalities (`tuple[str, ...]`): The names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(V, M, M)`, *optional*): Inner products of the modalities, zero where absent;
             computed on first access unless given.
@@ -540,7 +535,7 @@ def make_pairs(
     calibration = (options.get(name) for name in CALIBRATION)
     check_calibration(*calibration, modalities=tuple(modalities) or number)
     # Scores are computed in float32 at least. Absent rows may hold any values, and count as zero.
-    min_norm = min_norm_of(text_embeds, modality_embeds)
+    min_norm = max(MIN_NORM[text_embeds.dtype], MIN_NORM[modality_embeds.dtype])  # of the coarser one
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
     present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)
     clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
@@ -1178,6 +1173,6 @@ def paired_centroids(
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "kind_of", "make_options", "make_pairs", "method_title", "min_norm_of", "off_unit",
-    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
+    "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit", "paired_centroids",
+    "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from .described import Described, NoClipError
 from .published import folder_of, media_of
 from .rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
-from .storage import MANIFEST, Part, Snapshot, check_there, has_lost_its_manifest, read_snapshot
+from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
 from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def find_gallery(place: str | os.PathLike) -> Path:
     folder = Path(place)
     if not os.path.exists(place):
         folder = folder_of(place)
-    check_there(folder)
+    check_not_lost(folder)
+    if not (folder / MANIFEST).is_file():
+        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
     return folder
 
 

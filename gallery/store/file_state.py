@@ -142,14 +142,10 @@ def is_as_known(path: str, known: MediaFile) -> bool:
     Whether the files of a clip have not changed. Words from a list are not checked; a subtitle file named in a list
     counts as a change, as the gallery does not know which file it was.
     """
-    if not has_given_words(known):
-        return unchanged_since(path, known, None) is not None
-    # The words are known only by their hash, so the file is compared alone.
-    try:
-        size, mtime_ns = clip_stat(path, "")
-        return size == known.size and (mtime_ns == known.mtime_ns or known.sha256.startswith(_sha256_of(path)))
-    except OSError:
-        return False
+    # Words that were given are known only by their hash, so the file is compared alone.
+    if has_given_words(known):
+        return is_known_media(path, known)
+    return unchanged_since(path, known, None) is not None
 
 
 @lru_cache(maxsize=_VERSIONS)

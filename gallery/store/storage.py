@@ -406,19 +406,6 @@ def check_not_lost(folder: Path) -> None:
         raise DamagedFileError(folder / MANIFEST, f"is missing, although {COPY} exists", folder)
 
 
-def check_there(folder: Path) -> None:
-    """
-    Raise an error unless a folder holds a gallery; its tables are not read.
-
-    Raises:
-        FileNotFoundError: the folder holds no gallery.
-        ValueError: its manifest is missing.
-    """
-    check_not_lost(folder)
-    if not (folder / MANIFEST).is_file():
-        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
-
-
 __all__ = [
     "COPY",
     "DERIVED",
@@ -435,7 +422,6 @@ __all__ = [
     "Snapshot",
     "VersionError",
     "check_not_lost",
-    "check_there",
     "damage_of",
     "damaged_views",
     "has_lost_its_manifest",
