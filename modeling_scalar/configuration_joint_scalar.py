@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .configuration_scalar import MODALITIES, ScalarConfig, ScoreConfig, check_weighing
+from .configuration_scalar import ScalarConfig, ScoreConfig
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,9 @@ class ScalarJointConfig(ScoreConfig):
             [`~scores_scalar.kind_of`].
         projection_dim (`int`): Dimension D of the shared space: the encoder's, or a smaller number of its first
             components (Matryoshka), for which only some encoders are trained.
-        aggregation (`str`), query_temperature (`float`), modality_scale, modality_offset (`list[float]`, *optional*),
-            has_logit_scale (`bool`): See [`ScalarConfig`].
+        aggregation, query_temperature, modality_scale, modality_offset, has_logit_scale, initializer_range: See
+            [`ScoreConfig`].
         has_heads (`bool`): Whether to add a head for queries and for each modality. Untrained heads change nothing.
-        initializer_range (`float`): Standard deviation of newly initialised weights.
     """
 
     model_type = "scalar_joint"
@@ -79,22 +78,14 @@ class ScalarJointConfig(ScoreConfig):
     }
 
     backbone_config: dict | PreTrainedConfig | None = None
-    modalities: list[str] | tuple[str, ...] = MODALITIES
     projection_dim: int = 768
-    aggregation: str = "scalar"
-    query_temperature: float | int = 0.1
-    modality_scale: list[float | int] | tuple[float | int, ...] | None = None
-    modality_offset: list[float | int] | tuple[float | int, ...] | None = None
-    has_logit_scale: bool = False
     has_heads: bool = False
-    initializer_range: float = 0.02
 
     # Fields that only three-tower models have, but that are read of both kinds.
     has_cross_attention = False
     condition_on = ()
 
     def __post_init__(self, **kwargs):
-        self.modalities = list(self.modalities)
         super().__post_init__(**kwargs)
         if isinstance(self.backbone_config, PreTrainedConfig):
             self.backbone_config.name_or_path = ""  # a local path of the machine that loaded it
@@ -102,7 +93,6 @@ class ScalarJointConfig(ScoreConfig):
     def validate_joint(self) -> None:
         """Check that fields are consistent with each other."""
         check_modalities(self.modalities)
-        check_weighing(self)
         if self.backbone_config is None:
             return
         # A known family, with a tower for each modality that is not text.

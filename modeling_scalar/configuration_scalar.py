@@ -36,16 +36,10 @@ def in_package(name: str) -> ModuleType:
     return import_module(f".{name}", __package__)
 
 
-def check_weighing(config: PreTrainedConfig) -> None:
-    """Raise a ValueError unless the weighting fields are in range and have one value for each modality."""
-    ScoreOptions(config.query_temperature)
-    check_calibration(config.modality_scale, config.modality_offset, config.modalities)
-
-
 def own_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the fields of a configuration except those of its encoders, with values as JSON has them."""
     fields = {}
-    for name in type(config).__annotations__:
+    for name in ScoreConfig.__annotations__ | type(config).__annotations__:
         if not name.endswith("_config"):
             fields[name] = getattr(config, name)
     return json.loads(json.dumps(fields))
@@ -66,7 +60,37 @@ def note_in_adapter(config: PreTrainedConfig, folder: str | os.PathLike) -> None
 
 
 class ScoreConfig(PreTrainedConfig):
-    """Base of the configurations of models that score clips."""
+    """Base of the configurations of models that score clips.
+
+    Args:
+        modalities (`list[str]`): The names along the modality axis of embeddings `(batch, M, dim)`, masks `(batch, M)`
+            and weights.
+        aggregation (`str`): Scoring method, a key of [`~scores_scalar.METHODS`]. The model checks it once plugins are
+            registered.
+        query_temperature (`float`): Temperature of the modality weights, tau_w of SCALAR Eq. 2; positive.
+        modality_scale, modality_offset (`list[float]`, *optional*): For each modality a positive factor and an offset
+            of its cosines, which make different modalities comparable; see
+            [`~scores_scalar.retrieval_scores`]. `None` leaves cosines unchanged.
+        has_logit_scale (`bool`): Whether to have a learned contrastive temperature, which only training uses.
+        initializer_range (`float`): Standard deviation of newly initialised weights.
+    """
+
+    modalities: list[str] | tuple[str, ...] = MODALITIES
+    aggregation: str = "scalar"
+    query_temperature: float | int = 0.1
+    modality_scale: list[float | int] | tuple[float | int, ...] | None = None
+    modality_offset: list[float | int] | tuple[float | int, ...] | None = None
+    has_logit_scale: bool = False
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs):
+        self.modalities = list(self.modalities)
+        super().__post_init__(**kwargs)
+
+    def validate_weighing(self) -> None:
+        """Check that the weighting fields are in range and have one value for each modality."""
+        ScoreOptions(self.query_temperature)
+        check_calibration(self.modality_scale, self.modality_offset, self.modalities)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:
         """Save as transformers does, and beside an adapter also into its own configuration."""
@@ -115,17 +139,12 @@ class ScalarConfig(ScoreConfig):
         vision_config, audio_config, text_config (`PreTrainedConfig` or `dict`): Any vision, audio and text model of
             transformers. The default text tower is BERT with cross-attention; a text tower without cross-attention
             embeds queries and subtitles but cannot do matching.
-        modalities (`list[str]`): the names along the modality axis of embeddings `(batch, M, dim)`, masks `(batch, M)`
-            and weights. Three towers have the paper's, [`MODALITIES`], in their order.
+        modalities (`list[str]`): Three towers have the paper's, [`MODALITIES`], in their order.
+        aggregation, query_temperature, modality_scale, modality_offset, has_logit_scale, initializer_range: See
+            [`ScoreConfig`].
         projection_dim (`int`): dimension D of the shared space.
         vision_pooling, audio_pooling, text_pooling (`str`): how a tower's tokens become one vector: `"cls"` (first
             token), `"mean"` (over tokens; padding excluded) or `"pooler"` (the tower's own `pooler_output`).
-        aggregation (`str`): Scoring method, a key of [`~scores_scalar.METHODS`]. The model checks it once plugins are
-            registered.
-        query_temperature (`float`): Temperature of the modality weights, tau_w of SCALAR Eq. 2; positive.
-        modality_scale, modality_offset (`list[float]`, *optional*): For each modality a positive factor and an offset
-            of its cosines, which make different modalities comparable; see
-            [`~scores_scalar.retrieval_scores`]. `None` leaves cosines unchanged.
         num_frame_embeddings, num_segment_embeddings (`int`): Learned positions of frames and of audio segments in the
             condition tokens; other numbers are interpolated (nearest).
         condition_on (`list[str]`): The modalities that the cross-encoder reads, in training and in the second stage.
@@ -133,8 +152,6 @@ class ScalarConfig(ScoreConfig):
         mask_condition_padding (`bool`): Whether to hide the padding of subtitles from the cross-encoder. If not, the
             query attends to padded subtitle tokens too, as in the original VAST network.
         condition_layer_norm_eps (`float`): Epsilon of the layer norms of condition tokens and match head.
-        initializer_range (`float`): Standard deviation of newly initialised heads.
-        has_logit_scale (`bool`): Whether to have a learned contrastive temperature, which only training uses.
         has_concat_heads (`bool`): Whether to have the concatenation heads of a VAST checkpoint, one for each of
             [`~scores_scalar.CONCATENATIONS`], used by [`ScalarModel.get_concat_features`]. No loss trains them.
     """
@@ -158,22 +175,15 @@ class ScalarConfig(ScoreConfig):
     vision_config: dict | PreTrainedConfig | None = None
     audio_config: dict | PreTrainedConfig | None = None
     text_config: dict | PreTrainedConfig | None = None
-    modalities: list[str] | tuple[str, ...] = MODALITIES
     projection_dim: int = 512
     vision_pooling: str = "cls"
     audio_pooling: str = "mean"
     text_pooling: str = "cls"
-    aggregation: str = "scalar"
-    query_temperature: float | int = 0.1
-    modality_scale: list[float | int] | tuple[float | int, ...] | None = None
-    modality_offset: list[float | int] | tuple[float | int, ...] | None = None
     num_frame_embeddings: int = 2
     num_segment_embeddings: int = 1
     condition_on: list[str] | tuple[str, ...] = ("video", "audio")
     mask_condition_padding: bool = True
     condition_layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
-    has_logit_scale: bool = False
     has_concat_heads: bool = False
 
     def __post_init__(self, **kwargs):
@@ -181,7 +191,6 @@ class ScalarConfig(ScoreConfig):
         # `model_type` means "the default tower with these changes" and must keep them: a text tower without
         # `is_causal=False` would embed every caption alike.
         self.condition_on = list(self.condition_on)
-        self.modalities = list(self.modalities)
         for key, spec in self.sub_configs_defaults.items():
             sub_config = getattr(self, key)
             if isinstance(sub_config, dict) and "model_type" not in sub_config:
@@ -190,7 +199,6 @@ class ScalarConfig(ScoreConfig):
 
     def validate_scalar(self) -> None:
         """Check that fields are consistent with each other."""
-        check_weighing(self)
         if tuple(self.modalities) != MODALITIES:
             raise ValueError(f"`modalities` of three towers must be {MODALITIES}, got {self.modalities!r}.")
         # The cross-encoder reads condition tokens in this order.
@@ -235,7 +243,6 @@ __all__ = [
     "BeatsConfig",
     "ScalarConfig",
     "ScoreConfig",
-    "check_weighing",
     "in_package",
     "note_in_adapter",
     "own_fields",

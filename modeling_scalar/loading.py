@@ -36,8 +36,6 @@ _PROCESSORS = (ScalarProcessor.__name__, ScalarJointProcessor.__name__)
 # encoder are; their names end with `_head`.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can omit them
-# Fields of the configuration of heads on an encoder that is used as published.
-_OF_HEADS = ScalarJointConfig.__annotations__.keys() - {"backbone_config", "modalities"}
 
 
 @contextmanager
@@ -249,8 +247,7 @@ def load_model(
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
         elif base.encoder == SENTENCE_TRANSFORMERS:  # used as published, under trained heads
             config = load_config(identity, config_overrides)
-            fields = {name: value for name, value in config.to_dict().items() if name in _OF_HEADS}
-            model = model_from_joint_encoder(base, config.modalities, **options, **fields)
+            model = model_from_joint_encoder(base, **options, **own_fields(config))
             processor = processor_from_joint_encoder(base, config.modalities)
             model = _load_adapter(model, identity, trainable)
         else:
