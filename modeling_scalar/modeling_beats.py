@@ -159,6 +159,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
     config_class = BeatsConfig
     base_model_prefix = "audio_model"
     main_input_name = "input_features"
+    _input_embed_layer = "patch_embedding"
     input_modalities = ("audio",)
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -209,12 +210,6 @@ class BeatsModel(BeatsPreTrainedModel):
         self.relative_position_bias = BeatsRelativePositionBias(config)
         self.layers = nn.ModuleList(BeatsLayer(config) for _ in range(config.num_hidden_layers))
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.patch_embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.patch_embedding = value
 
     @merge_with_config_defaults
     @capture_outputs

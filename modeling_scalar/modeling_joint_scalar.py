@@ -269,12 +269,6 @@ class ScalarJointModel(JointEncoderModel):
         """The parts that are frozen as a whole."""
         return self.backbone.children()
 
-    def get_input_embeddings(self) -> torch.nn.Module:
-        return self.backbone.get_input_embeddings()
-
-    def set_input_embeddings(self, value: torch.nn.Module) -> None:
-        self.backbone.set_input_embeddings(value)
-
     def _encode(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         output = self.backbone(**inputs, **flags | {"return_dict": True})
         pooled = mean_of_tokens(output.last_hidden_state.float(), inputs["attention_mask"])
