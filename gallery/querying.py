@@ -247,7 +247,7 @@ def load_query_model(
     revision = None
     if not model:
         model = described.model
-        revision = described.model_revision
+        revision = described.metadata.get("model_revision")
     if model is None:
         raise ValueError(
             f"{described.path} does not say which model made it. Name it with --model, or "

@@ -25,9 +25,7 @@ _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "pa
 
 
 def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
-    encoder = model
-    if not isinstance(model, ModelIdentity):
-        encoder = identify(model, revision).cached_if_offline()
+    encoder = identify(model, revision).cached_if_offline()
     if encoder.encoder is None:
         raise ValueError(
             f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(FAMILIES)}, or a Sentence "
@@ -69,16 +67,13 @@ def model_from_joint_encoder(
             setattr(config, tower, None)
     fields = {"projection_dim": encoder_width(config), "modalities": modalities} | config_kwargs
     joint = ScalarJointConfig(backbone_config=config, **fields)
-    options = {}
-    if dtype is not None:
-        options["dtype"] = dtype
     model, info = ScalarJointModel.from_pretrained(
         encoder.name,
         config=joint,
         revision=revision,
+        dtype=dtype,
         use_safetensors=True,
         output_loading_info=True,
-        **options,
     )
     # New heads have no weights yet, but the encoder must be complete.
     missing = sorted(key for key in info["missing_keys"] if key.startswith("backbone."))

@@ -127,13 +127,15 @@ def load_processor(name: str) -> ScalarProcessor:
 
 
 def _load_weights(
-    base: ModelIdentity, config: ScalarConfig | ScalarJointConfig, may_add: bool, options: dict
+    base: ModelIdentity, config: ScalarConfig | ScalarJointConfig, may_add: bool, dtype: torch.dtype | None
 ) -> ScalarRetrievalModel:
     """Load the weights of a base; only modules that a run adds may be initialised."""
     model_class = _MODELS[config.model_type]
-    options = {"revision": base.revision or "main", "use_safetensors": True, "output_loading_info": True} | options
+    revision = base.revision or "main"
     with quietly():
-        model, info = model_class.from_pretrained(base.name, config=config, **options)
+        model, info = model_class.from_pretrained(
+            base.name, config=config, revision=revision, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
     # What may be missing from the weights, and what the configuration may leave out.
     added = _ADDED_MODULES
     optional = _OPTIONAL_MODULES
@@ -234,24 +236,21 @@ def load_model(
         identity = identity.cached_if_offline()
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
-        options = {}
-        if dtype is not None:
-            options["dtype"] = dtype
         base = identity
         if identity.base is not None:
             base = identity.base.cached_if_offline()
         # An encoder as published, heads on one, or a model that was saved here.
         if identity.encoder is not None:
             with quietly():  # about modules that a run adds to the encoder; the rest is checked
-                model = model_from_joint_encoder(identity, **options, **config_overrides)
+                model = model_from_joint_encoder(identity, dtype=dtype, **config_overrides)
             processor = processor_from_joint_encoder(identity, modalities=model.config.modalities)
         elif base.encoder == SENTENCE_TRANSFORMERS:  # used as published, under trained heads
             config = load_config(identity, config_overrides)
-            model = model_from_joint_encoder(base, **options, **own_fields(config))
+            model = model_from_joint_encoder(base, dtype=dtype, **own_fields(config))
             processor = processor_from_joint_encoder(base, config.modalities)
             model = _load_adapter(model, identity, trainable)
         else:
-            model, processor = _load_saved(identity, base, trainable, config_overrides, options)
+            model, processor = _load_saved(identity, base, trainable, config_overrides, dtype)
     return model.eval().to(device or "cpu"), processor
 
 
@@ -260,7 +259,7 @@ def _load_saved(
     base: ModelIdentity,
     trainable: bool,
     overrides: dict[str, Any],
-    options: dict[str, Any],
+    dtype: torch.dtype | None,
 ) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
     """Load a model that was saved whole, or an adapter on one."""
     # An adapter may have a configuration of its own, or a note of it.
@@ -278,7 +277,7 @@ def _load_saved(
             f"The model in {identity.name} needs a processor of {config.modalities}, but its folder holds one of "
             f"{list(processor.modalities)}. Copy the {PROCESSOR_NAME} that it was saved with."
         )
-    model = _load_weights(base, config, bool(overrides) or identity.adapter is not None, options)
+    model = _load_weights(base, config, bool(overrides) or identity.adapter is not None, dtype)
     if identity.adapter is not None:
         model = _load_adapter(model, identity, trainable)
     return model, processor

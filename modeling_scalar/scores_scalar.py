@@ -735,7 +735,7 @@ def _adjugate(matrices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return determinant, adjugate
 
 
-def _determinant_parts(clips: Clips) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _determinant_parts(clips: Clips) -> tuple[torch.Tensor, ...]:
     """The parts of determinants of bordered Gram matrices, where an absent modality is an orthonormal axis.
 
     With H the masked Gram matrix (Eq. S1) and q the presence: det H (V,), adj H (V, M, M), adj(H) q (V, M), and the

@@ -13,7 +13,6 @@ the paper, or by the first-stage score plus a weight times the match logit, whic
 Shape letters: N ranked lists, K candidates in each.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -289,12 +288,6 @@ def check_depth(depth: int) -> None:
         raise ValueError(f"`depth` must be at least 1, got {depth}.")
 
 
-def check_weight(weight: float) -> None:
-    """Raise a ValueError unless a number is a valid weight of a match logit."""
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
-
-
 def fused_values(scores: torch.Tensor, logits: torch.Tensor, weight: float) -> torch.DoubleTensor:
     """
     Add the weighted match logits to the first-stage scores; not in the paper.
@@ -335,7 +328,6 @@ __all__ = [
     "check_can_match",
     "check_depth",
     "check_policies",
-    "check_weight",
     "clip_views",
     "fused_values",
     "match_logits",

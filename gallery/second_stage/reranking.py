@@ -1,5 +1,6 @@
 """The second stage of a search: the cross-encoder reads the files of the first hits again, and reorders these."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ..hits import Hits
 from ..querying import QueryModel, split_query
 from ..searcher import StoredClip
 from ..store.file_state import has_given_words, is_as_known
-from .matching import check_weight, clip_views, fused_values, match_logits, reranked_places
+from .matching import clip_views, fused_values, match_logits, reranked_places
 
 if TYPE_CHECKING:
     from scalar_retrieval.modeling_scalar.processing_scalar import Clip
@@ -51,8 +52,8 @@ def rerank(
     Raises:
         ValueError: the gallery has no records of files, or the weight is out of range.
     """
-    if weight is not None:
-        check_weight(weight)
+    if weight is not None and not 0 <= weight < math.inf:
+        raise ValueError(f"The weight of a match logit must be a finite number from 0, got {weight}.")
     if not any(map(len, results)):
         return list(results)
     # A clip among the first hits of several queries is read once.

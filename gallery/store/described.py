@@ -178,11 +178,6 @@ class Described:
         return self.metadata.get("model")
 
     @property
-    def model_revision(self) -> str | None:
-        """The commit of the model on the Hub, if known."""
-        return self.metadata.get("model_revision")
-
-    @property
     def fingerprint(self) -> str | None:
         """The hash of the model's files, if known."""
         return self.metadata.get("fingerprint")

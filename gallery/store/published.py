@@ -26,9 +26,7 @@ def is_published(place: str | os.PathLike) -> bool:
 def name_of(place: str | os.PathLike) -> str | None:
     """The `USER/NAME` of a published gallery; `None` for a folder."""
     match = _ADDRESS.fullmatch(os.fspath(place))
-    if match is None:
-        return None
-    return match[1]
+    return match and match[1]
 
 
 def is_from_hub(folder: Path) -> bool:
