@@ -7,7 +7,7 @@ Clips keep their order: batches are consecutive items, even if some of them coul
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -76,11 +76,8 @@ def _in_order(futures: Iterable[Future], ahead: int) -> Iterator[Any]:
 
 def in_background(function: Callable[[Item], Result], batches: Iterable[Item], num_workers: int) -> Iterator[Result]:
     """Yield `function(batch)` in order, computed by threads that stay at most `num_workers` batches ahead."""
-    with ThreadPoolExecutor(num_workers) as executor:
-        try:
-            yield from _in_order((executor.submit(function, batch) for batch in batches), num_workers)
-        finally:
-            executor.shutdown(wait=True, cancel_futures=True)
+    with Stop().threads(num_workers) as executor:
+        yield from _in_order((executor.submit(function, batch) for batch in batches), num_workers)
 
 
 @dataclass(eq=False)
@@ -149,22 +146,16 @@ def read_batches(
         return ReadBatch(notes, embeddable, features)
 
     stop = Stop()
-    readers = ThreadPoolExecutor(num_workers, initializer=stop.join)
-    # One thread: fast tokenizers fail when two threads set their padding at once.
-    preparer = ThreadPoolExecutor(1, initializer=stop.join)
+    # One thread prepares: fast tokenizers fail when two threads set their padding at once.
+    with stop.threads(1) as preparer, stop.threads(num_workers) as readers:
 
-    def prepared() -> Iterator[Future]:
-        for batch in in_batches(items, batch_size):
-            reading = [readers.submit(read, item) for item in batch]
-            yield preparer.submit(prepare, reading)
+        def prepared() -> Iterator[Future]:
+            for batch in in_batches(items, batch_size):
+                reading = [readers.submit(read, item) for item in batch]
+                yield preparer.submit(prepare, reading)
 
-    try:
         # So many batches in advance keep the readers busy while the last clip of a batch is read.
         yield from _in_order(prepared(), 1 + -(-num_workers // batch_size))
-    finally:
-        stop.set()
-        readers.shutdown(wait=True, cancel_futures=True)
-        preparer.shutdown(wait=True, cancel_futures=True)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ import torch
 
 from scalar_retrieval.commands.schema import check_value
 
-from .store.windows import SEGMENT, WINDOW
+from .store.windows import WINDOW
 from .words.folding import folded
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class ClipFacts:
     @cached_property
     def _windows(self) -> pa.ChunkedArray | None:
         """The seconds of each clip, null for clips that are not windows; `None` if none are."""
-        if self._gallery.metadata.get(SEGMENT) is None:
+        if not self._gallery.is_cut:
             return None
         # The (very few) files whose own names look like those of windows are no windows.
         found = pc.extract_regex(self._names, WINDOW.pattern)

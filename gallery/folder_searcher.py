@@ -4,6 +4,7 @@ Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,7 +28,6 @@ from .store.contents import Contents
 from .store.rows import abbreviated, lists_of, strings, texts_of
 from .store.stills import Stills
 from .store.storage import DamagedFileError
-from .store.windows import SEGMENT
 from .words.cues import ClipWords, words_of_file
 from .words.transcripts import KINDS, SPEECH, Cue, Transcripts
 
@@ -156,14 +156,14 @@ class FolderSearcher:
             paths = files.column("path").filter(is_transcribed).combine_chunks()
             has_words = mask[:, gallery.modalities.index("subtitle")]
             found[SPEECH] = int((has_words & self._is_of(paths)).sum())
-        if gallery.metadata.get(SEGMENT) is not None:
+        if gallery.is_cut:
             found["files"] = len(self.windows_of_files)
         return found
 
     @cached_property
     def windows_of_files(self) -> dict[str, int]:
         """The number of windows of each file, in a gallery of windows."""
-        if self.gallery.metadata.get(SEGMENT) is None:
+        if not self.gallery.is_cut:
             return {}
         counts = pc.value_counts(self.gallery.paths)
         return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
@@ -335,13 +335,12 @@ class FolderSearcher:
         if allowed is not None:
             shared = shared[allowed.mask.numpy()[shared]]
         names = dict(zip(shared.tolist(), texts_of(self.gallery.clips.take(shared), "clip_id"), strict=True))
-        same: dict[int, list[int]] = {}
+        same = defaultdict(list)
         for row in names:
-            same.setdefault(contents[row], []).append(row)
+            same[contents[row]].append(row)
         found = []
         for row in rows.tolist():
-            others = same.get(contents[row], [])
-            found.append(tuple(names[other] for other in others if other != row))
+            found.append(tuple(names[other] for other in same[contents[row]] if other != row))
         return found
 
     # Clips ---------------------------------------------------------------------------------------------------------
@@ -386,7 +385,7 @@ class FolderSearcher:
         rows, files = self._by_name
         if allowed is not None:
             rows = rows[allowed.mask.numpy()[rows]]
-        if per_file and gallery.metadata.get(SEGMENT) is not None:
+        if per_file and gallery.is_cut:
             rows = rows[np.flatnonzero(np.diff(files[rows], prepend=-1))]
             facts["num_files"] = len(rows)
         # Rows count the clips of the gallery; vectors and names are read by rows that also count removed ones.

@@ -13,6 +13,7 @@ import re
 import stat
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -360,12 +361,12 @@ def _subtitles_in(folder: str, version: tuple[int, int]) -> dict[str, list[str]]
         elif extension.lower() in TEXT_FILES:
             subtitles.append(name)
     # `film.en.srt` belongs to `film.en.mp4` if there is one, else to `film.mp4`.
-    by_media: dict[str, list[str]] = {}
+    by_media = defaultdict(list)
     for name in sorted(subtitles, key=lambda name: (len(name), name)):
         parts = os.path.splitext(name)[0].casefold().split(".")
         for length in range(len(parts), 0, -1):
             beginning = ".".join(parts[:length])
-            by_media.setdefault(beginning, []).append(name)
+            by_media[beginning].append(name)
             if beginning in media:
                 break  # shorter names are other files
     return by_media

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, Lock, Timer, local
@@ -238,6 +239,16 @@ class Stop:
             self.is_set = True
             for worker in self._workers:
                 worker.process.kill()
+
+    @contextmanager
+    def threads(self, number: int) -> Iterator[ThreadPoolExecutor]:
+        """New threads of the group; in the end, all of its reading stops."""
+        executor = ThreadPoolExecutor(number, initializer=self.join)
+        try:
+            yield executor
+        finally:
+            self.set()
+            executor.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
     def ending(self, worker: _Worker) -> Iterator[None]:

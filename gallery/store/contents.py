@@ -16,7 +16,7 @@ from .described import Described, NoClipError
 from .published import folder_of, media_of
 from .rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
 from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
-from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
+from .windows import WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
     import torch
@@ -247,7 +247,7 @@ class Contents(Described):
     def paths(self) -> pa.ChunkedArray:
         """The file of each clip, `(N,)`: of a window, the file that was cut."""
         names = self.clips.column("clip_id")
-        if self.metadata.get(SEGMENT) is None:
+        if not self.is_cut:
             return names
         # The file of a window is what comes before its seconds.
         paths = pc.replace_substring_regex(names, WINDOW.pattern, "")
@@ -257,11 +257,10 @@ class Contents(Described):
 
     def places_of(self, clip_ids: Sequence[str]) -> list[Place]:
         """The file of each clip, or the name of a clip without a file; for a window also its seconds."""
-        is_cut = self.metadata.get(SEGMENT) is not None
         places = []
         for clip_id in clip_ids:
             place = Place(clip_id)
-            if is_cut and clip_id not in self._files_named_as_windows:
+            if self.is_cut and clip_id not in self._files_named_as_windows:
                 place = place_of_clip(clip_id)
             places.append(place)
         return places

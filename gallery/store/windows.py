@@ -7,6 +7,7 @@ where chapters or scenes do, see [`~scalar_retrieval.gallery.scenes`].
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
@@ -176,9 +177,9 @@ def place_of_clip(clip_id: str) -> Place:
 def whole_files(clip_ids: Iterable[str]) -> set[str]:
     """Return the files whose windows all exist, from beginning to end."""
     # For each file, where each of its windows ends, by its start: both are None for a whole file.
-    ends_by_path: dict[str, dict[float | None, float | None]] = {}
+    ends_by_path = defaultdict(dict)
     for place in map(place_of_clip, clip_ids):
-        ends_by_path.setdefault(place.path, {})[place.start] = place.stop
+        ends_by_path[place.path][place.start] = place.stop
     # From the beginning of a file, each window leads to the next one, and the last one to its end.
     whole = set()
     for path, ends in ends_by_path.items():

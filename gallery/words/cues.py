@@ -4,8 +4,8 @@ them.
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -235,9 +235,9 @@ class ClipWords:
                 is_whole[row] = True
 
         # The rest is read, each file once for all its windows.
-        rows: dict[str, list[int]] = {}
+        rows = defaultdict(list)
         for row in np.flatnonzero(~is_whole).tolist():
-            rows.setdefault(places[row].path, []).append(row)
+            rows[places[row].path].append(row)
         for path, found in self._read_files({path: files[path] for path in rows}):
             known, _ = files[path]
             given = {} if known is None else known.words()
@@ -254,18 +254,13 @@ class ClipWords:
 
     def _read_files(self, files: Mapping[str, tuple[MediaFile | None, list[Path]]]) -> Iterator[tuple[str, FileWords]]:
         """Yield files with their words; several files are read at a time."""
-        stop = Stop()
-        readers = ThreadPoolExecutor(num_processors(), initializer=stop.join)
-        try:
-            with tqdm(total=len(files), desc="reading words", unit="file", delay=_PATIENCE, disable=None) as bar:
-                words = readers.map(lambda path: words_of_file(self._gallery, path, *files[path]), files)
-                for path, found in zip(files, words, strict=True):
-                    check_not_stopped()
-                    yield path, found
-                    bar.update()
-        finally:
-            stop.set()
-            readers.shutdown(wait=True, cancel_futures=True)
+        progress = tqdm(total=len(files), desc="reading words", unit="file", delay=_PATIENCE, disable=None)
+        with Stop().threads(num_processors()) as readers, progress as bar:
+            words = readers.map(lambda path: words_of_file(self._gallery, path, *files[path]), files)
+            for path, found in zip(files, words, strict=True):
+                check_not_stopped()
+                yield path, found
+                bar.update()
 
 
 def _has_all_words(found: FileWords, given: Collection[str], presence: Mapping[str, bool]) -> bool:

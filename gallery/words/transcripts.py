@@ -7,6 +7,7 @@ its kind (speech or on-screen text). It names the machine. A transcript without 
 
 import html
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -125,9 +126,9 @@ class Transcripts:
 
     def kept(self) -> dict[str, list[Path]]:
         """All transcripts, of every kind, of each file, by its hash."""
-        paths: dict[str, list[Path]] = {}
+        paths = defaultdict(list)
         for path in sorted(self.folder.glob("*.vtt")):
-            paths.setdefault(path.name.partition(".")[0], []).append(path)
+            paths[path.name.partition(".")[0]].append(path)
         return paths
 
     def count(self) -> tuple[int, int]:
