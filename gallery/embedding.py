@@ -55,9 +55,7 @@ def configure(processor: "ProcessorMixin", reading: Mapping[str, float]) -> None
         most = processor.max_audio_seconds
         has_sound = "audio" in processor.modalities
         if name == "max_audio_seconds" and not (has_sound and value <= most < math.inf):
-            length = "nothing"
-            if has_sound:
-                length = f"{most:g} s"
+            length = f"{most:g} s" if has_sound else "nothing"
             raise ValueError(f"`sound_seconds` shortens what the model hears of a clip, which is {length}. Omit it.")
         setattr(processor, name, value)
 
@@ -225,9 +223,7 @@ def embed_batches(
     """
     with closing(read_batches(processor, items, read, batch_size, num_workers)) as reading:
         for batch in reading:
-            embeds = None
-            if batch.features is not None:
-                embeds = embed_clips(model, batch.features)
+            embeds = None if batch.features is None else embed_clips(model, batch.features)
             yield Embedded(batch.notes, batch.embeddable, embeds)
 
 

@@ -135,9 +135,7 @@ class FolderSearcher:
         if newest is gallery:
             return self
         # What took long for the earlier state serves the new one, too.
-        searcher = newest.searcher
-        if self.device.type != "cpu":
-            searcher = FolderSearcher(newest, self.device)
+        searcher = FolderSearcher(newest, self.device) if self.device.type != "cpu" else newest.searcher
         searcher.clip_words = ClipWords(newest, self.clip_words)
         return searcher
 
@@ -252,9 +250,7 @@ class FolderSearcher:
         names = texts_of(table, "clip_id")
         problems = lists_of(table, "problems")
         clip_ids = [names[place] for place in places]
-        copies = [()] * len(clip_ids)
-        if among.unique:
-            copies = self._copies(self._kept_rows[rows], among)
+        copies = self._copies(self._kept_rows[rows], among) if among.unique else [()] * len(clip_ids)
         problems = [tuple(problems[place]) for place in places]
         return Texts(clip_ids, self.gallery.places_of(clip_ids), problems, copies)
 

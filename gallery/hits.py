@@ -351,10 +351,7 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
     if not results:
         return []
     # First why there are no hits, then what was left out, then notes, last how exact the search was.
-    sentences = []
-    for hits in results:
-        if not len(hits):
-            sentences.append(_why_none(hits))
+    sentences = [_why_none(hits) for hits in results if not len(hits)]
     # Queries differ in their words, and so in what is left out: the largest number is given.
     widest = max(results, key=lambda hits: sum(hits.unknown.values()))
     for name, count in widest.unknown.items():
@@ -370,9 +367,7 @@ def remarks_of(results: Sequence[Hits]) -> list[str]:
 def _how_exact(results: Sequence[Hits]) -> str:
     # One sentence for all queries, with the largest numbers
     widest = max(results, key=lambda hits: hits.num_scored)
-    sentence = "Exact"
-    if any(hits.matches is not None for hits in results):
-        sentence = "First stage: exact"
+    sentence = "First stage: exact" if any(hits.matches is not None for hits in results) else "Exact"
     sentence += f" among {widest.num_allowed:,}"
     if widest.num_allowed != widest.num_clips:
         sentence += f" of {widest.num_clips:,}"

@@ -38,9 +38,7 @@ def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(tower)
     # Of a dual encoder such as CLIP only one half is used.
     is_dual = hasattr(config, f"{name}_config")
-    tower_class = AutoModel
-    if not is_dual:
-        tower_class = TOWERS.get(config.model_type, AutoModel)
+    tower_class = AutoModel if is_dual else TOWERS.get(config.model_type, AutoModel)
     model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
     # Poolers are dropped unless requested, and cross-attention is new for an encoder's weights.
     missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]

@@ -69,9 +69,7 @@ class _Block(nn.Module):
         self.is_residual = stride == 1 and inputs == outputs
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        wide = values
-        if self.expand_conv is not None:
-            wide = relu6(self.expand_conv(values))
+        wide = values if self.expand_conv is None else relu6(self.expand_conv(values))
         projected = self.project_conv(relu6(self.depthwise_conv(wide)))
         if self.is_residual:
             return values + projected

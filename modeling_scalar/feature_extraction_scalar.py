@@ -58,9 +58,7 @@ def to_waveform(audio: Any, sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
             "A waveform must be an array, {'array': ..., 'sampling_rate': ...} or a tuple (array, sampling_rate), got "
             f"{type(audio).__name__}."
         )
-    waveform = audio
-    if isinstance(audio, torch.Tensor):
-        waveform = audio.detach().cpu().numpy()
+    waveform = audio.detach().cpu().numpy() if isinstance(audio, torch.Tensor) else audio
     if not np.issubdtype(waveform.dtype, np.floating):
         raise TypeError(f"A waveform must be floats in [-1, 1], got {waveform.dtype}. Divide 16-bit by 2**15.")
     if waveform.size == 0 or (waveform.ndim == 1 and rate == sampling_rate):

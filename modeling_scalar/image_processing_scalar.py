@@ -99,10 +99,7 @@ def _channels_last(item: Any) -> np.ndarray:
     # A Pillow image, a tensor on any device, or an array.
     if hasattr(item, "getbands"):
         item = item.convert("RGB")
-    if isinstance(item, torch.Tensor):
-        item = item.detach().cpu()
-    else:
-        item = np.asarray(item)
+    item = item.detach().cpu() if isinstance(item, torch.Tensor) else np.asarray(item)
     if item.dtype not in (np.uint8, torch.uint8):
         raise TypeError(
             f"The frames of a video must be uint8 RGB in 0..255, got {item.dtype}. If they are floats in [0, 1], "

@@ -71,10 +71,8 @@ class LightTextEncoder:
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed texts, `(texts, 384)`, of unit norm."""
-        embeds = []
-        for start in range(0, len(texts), _BATCH_SIZE):
-            embeds.append(self._embed_batch(texts[start : start + _BATCH_SIZE]))
-        return torch.cat(embeds)
+        starts = range(0, len(texts), _BATCH_SIZE)
+        return torch.cat([self._embed_batch(texts[start : start + _BATCH_SIZE]) for start in starts])
 
 
 __all__ = ["LightTextEncoder"]

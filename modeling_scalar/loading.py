@@ -236,9 +236,7 @@ def load_model(
         identity = identity.cached_if_offline()
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)
-        base = identity
-        if identity.base is not None:
-            base = identity.base.cached_if_offline()
+        base = identity if identity.base is None else identity.base.cached_if_offline()
         # An encoder as published, heads on one, or a model that was saved here.
         if identity.encoder is not None:
             with quietly():  # about modules that a run adds to the encoder; the rest is checked

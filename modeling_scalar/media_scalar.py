@@ -223,10 +223,7 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
             else:
                 end = max(end, packet.pts * tick + duration)
             pts.append(packet.pts or 0)
-            if packet.dts is None:
-                dts.append(pts[-1])
-            else:
-                dts.append(packet.dts)
+            dts.append(pts[-1] if packet.dts is None else packet.dts)
             sizes.append(packet.size)
             keys.append(packet.is_keyframe)
             hidden.append(packet.is_discard)
@@ -241,9 +238,7 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
     is_named = has_times and not is_vague and any(keys) and len(set(pts)) == len(pts)
     # The clocks of the file and of the stream.
     zero = zero_of(container)
-    start = zero
-    if stream.start_time is not None:
-        start = stream.start_time * tick
+    start = zero if stream.start_time is None else stream.start_time * tick
     return Packets(
         name=stream_name(path, stream),
         pts=np.array(pts, np.int64),
@@ -324,9 +319,7 @@ def cut_to_span(pieces: Iterable[np.ndarray], position: int, start: int, stop: i
     """Cut consecutive pieces of samples, the first of which begins at a position, to those from `start` to `stop`."""
     for piece in pieces:
         first = max(0, start - position)
-        last = len(piece)
-        if stop is not None:
-            last = max(0, stop - position)
+        last = len(piece) if stop is None else max(0, stop - position)
         yield piece[first:last]
         position += len(piece)
         if stop is not None and position >= stop:
@@ -483,9 +476,7 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
     select(container, stream)
     try:
         for packet in container.demux(stream):
-            start = 0.0
-            if packet.pts is not None:
-                start = packet.pts * tick - zero
+            start = 0.0 if packet.pts is None else packet.pts * tick - zero
             for subtitle in packet.decode():
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
@@ -834,12 +825,8 @@ class MediaReader:
             return None
         # The window in samples of the track, which may begin later than the file.
         begin, end = window or (0.0, None)
-        start = 0
-        if begin > 0:
-            start = max(0, round((begin - packets.lead) * rate))
-        stop = None
-        if end is not None:
-            stop = max(0, round((end - packets.lead) * rate))
+        start = max(0, round((begin - packets.lead) * rate)) if begin > 0 else 0
+        stop = None if end is None else max(0, round((end - packets.lead) * rate))
         # Read up to the first damage.
         problem = packets.missing_in(window)
         pieces = [np.zeros(0, np.int16)]

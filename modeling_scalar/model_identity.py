@@ -384,9 +384,7 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     if os.path.exists(model):
         raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
     if not _HUB_ID.fullmatch(str(model)):
-        hint = ""
-        if get_close_matches(str(model).lower(), _LIGHT_NAMES, n=1):
-            hint = f" Did you mean {LIGHT!r}?"
+        hint = f" Did you mean {LIGHT!r}?" if get_close_matches(str(model).lower(), _LIGHT_NAMES, n=1) else ""
         raise NoModelError(
             f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id, USER/NAME.{hint}"
         )

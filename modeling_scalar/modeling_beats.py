@@ -115,9 +115,7 @@ class BeatsAttention(nn.Module):
         gates = self.gate(query.flatten(0, 1)).view(*query.shape[:3], 2, 4).sum(-1).sigmoid()  # (B, heads, T, 2)
         update, reset = gates.split(1, dim=-1)
         bias = (update * (reset * self.gate_scale - 1) + 2) * position_bias  # (B, heads, T, T)
-        dropout = 0.0
-        if self.training:
-            dropout = self.dropout
+        dropout = self.dropout if self.training else 0.0
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )

@@ -22,9 +22,7 @@ _WEIGHTS = "model.safetensors"
 def _channels_first(pictures: Any) -> torch.Tensor:
     """The frames of an input, `(frames, 3, height, width)`, 0 to 255; see [`PictureTagger.preprocess`]."""
     is_tensor = isinstance(pictures, torch.Tensor)
-    frames = pictures
-    if not is_tensor:
-        frames = torch.from_numpy(np.array(pictures))
+    frames = pictures if is_tensor else torch.from_numpy(np.array(pictures))
     # A picture is a video of one frame.
     if frames.ndim == 3:
         frames = frames[None]

@@ -274,9 +274,7 @@ class ScalarProcessor(ProcessorMixin):
         elif num_frames == "all":
             num_frames = None
         if audio is FROM_VIDEO:
-            audio = None
-            if is_path(video):
-                audio = video
+            audio = video if is_path(video) else None
         # Check the texts, which need no reading, and the window, which only files can have.
         known = [name for name in self.modalities if kind_of(name) == "text" and name != "subtitle"]
         texts = {name: text for name, text in (texts or {}).items() if text}
@@ -292,9 +290,7 @@ class ScalarProcessor(ProcessorMixin):
             if not are_files or window[0] < 0 or (window[1] is not None and window[1] <= window[0]):
                 raise ValueError(f"A `window` goes from one second of a file to a later one, or None, got {window}.")
         # Read each stream; one that does not decode is an error or a missing modality, as the reader is set.
-        note = None
-        if self.reader.on_error != "raise":
-            note = partial(self._note, clip)
+        note = partial(self._note, clip) if self.reader.on_error != "raise" else None
         own = copy.copy(self)
         own.reader = self.reader.reporting_to(note)
         options = {"window": window, "processed": processed, "training": training, "generator": generator}
@@ -330,9 +326,7 @@ class ScalarProcessor(ProcessorMixin):
             return frame_indices(available, num_frames, **draws)
 
         # The reader calls it right after each choice, so a crop follows the draws of the frames.
-        prepare = None
-        if processed:
-            prepare = partial(self.image_processor.prepare, **draws)
+        prepare = partial(self.image_processor.prepare, **draws) if processed else None
         frames = self.reader.read_frames(video, choose, window, prepare)
         if frames is None:
             return
@@ -359,10 +353,7 @@ class ScalarProcessor(ProcessorMixin):
                 return
             parts, num_samples = sound
         else:
-            if is_path(audio):
-                waveform = self.reader.read_audio(audio, window, rate)
-            else:
-                waveform = to_waveform(audio, rate)
+            waveform = self.reader.read_audio(audio, window, rate) if is_path(audio) else to_waveform(audio, rate)
             if waveform is None:
                 return
             parts = [waveform]
@@ -500,9 +491,7 @@ class ScalarProcessor(ProcessorMixin):
         elif text is None:
             raise ValueError("Nothing to process. Pass `text`, `clips`, or `videos`, `audio`, `subtitles` or `texts`.")
         # Turn both into tensors.
-        data = {}
-        if text is not None:
-            data = self._tokenize_captions(text, text_options, return_tensors)
+        data = {} if text is None else self._tokenize_captions(text, text_options, return_tensors)
         if clips is not None:
             data |= reader._process_clips(clips, training, generators)
         return self._batch_of(data, return_tensors)
@@ -533,9 +522,7 @@ class ScalarProcessor(ProcessorMixin):
                 kinds.append(merged[group].pop("return_tensors"))
             options.append({name: value for name, value in merged[group].items() if value is not None})
         texts, images, videos, _ = options
-        return_tensors = "pt"
-        if kinds:
-            return_tensors = kinds[0]
+        return_tensors = kinds[0] if kinds else "pt"
         return texts, images | videos, return_tensors
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:

@@ -495,10 +495,7 @@ class Pairs:
     def scores(self, method: str) -> torch.Tensor:
         """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
-        if entry.whole:
-            scores = entry.score(self)
-        else:
-            scores = self.in_tiles(entry.score)
+        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if covered.all():
             return scores

@@ -419,14 +419,10 @@ class SandboxedReader(MediaReader):
         # A chunk is a whole number of intervals.
         length = pace * max(1, _PIECE // pace)
         seconds = self.read_duration(path)
-        num_chunks = 1
-        if seconds is not None:
-            num_chunks = math.ceil(seconds / length)
+        num_chunks = 1 if seconds is None else math.ceil(seconds / length)
         last = -math.inf
         for number in range(num_chunks):
-            window = None
-            if num_chunks > 1:
-                window = (number * length, (number + 1) * length)
+            window = (number * length, (number + 1) * length) if num_chunks > 1 else None
             for second, picture in self.read_pictures(path, pace, side, window):
                 if second > last:  # one that stays is visible in the next chunk, too
                     yield second, picture
@@ -452,9 +448,7 @@ class SandboxedReader(MediaReader):
 
     def read_cues(self, path: AnyPath) -> list[tuple[float, float, str]]:
         """The cues of a subtitle file, or of the subtitle of a media file: start and end in seconds, and words."""
-        read = self.cues_of
-        if os.fspath(path).lower().endswith(TEXT_FILES):
-            read = self.cues_of_file
+        read = self.cues_of_file if os.fspath(path).lower().endswith(TEXT_FILES) else self.cues_of
         texts = []
         for start, stop, lines in read(path) or ():
             text = join_lines(lines)

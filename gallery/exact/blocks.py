@@ -289,9 +289,7 @@ class Block(Clips):
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
-        chosen = [index]
-        if index is None:
-            chosen = range(self.modality_mask.shape[1])
+        chosen = range(self.modality_mask.shape[1]) if index is None else [index]
         products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self))
         first = 0
         for chunk in self.chunks:
@@ -382,9 +380,7 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
     Raises:
         DamagedVectorsError: the Gram matrices contain norms that show damaged vectors.
     """
-    modalities = ()
-    if parts:
-        modalities = modalities_of(parts[0].table)
+    modalities = modalities_of(parts[0].table) if parts else ()
     number = len(modalities)
     # Each batch of a table is a chunk, because its vectors are in one piece of a mapped file.
     chunks = []
@@ -501,9 +497,7 @@ def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: 
         if block.is_partial:
             vectors *= block.modality_mask[clips][..., None]
         of_pairs = places[pairs] - start
-        products = []
-        for column in vectors.unbind(1):
-            products.append(_paired_products(column, texts, of_pairs, queries[pairs]))
+        products = [_paired_products(column, texts, of_pairs, queries[pairs]) for column in vectors.unbind(1)]
         yield _Some(clips, vectors, of_pairs, torch.stack(products, dim=1))
 
 

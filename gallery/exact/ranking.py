@@ -419,9 +419,7 @@ def _rank_by_centroids(block: Block, queries: torch.Tensor, k: int, options: Sco
     find = find_best_on_device if block.codes is None else find_best
     # Up to 4 k clips of a query may be among the best; if there are no more, all of them.
     count = min(4 * k, len(block))
-    found = []
-    for some in queries.split(max(1, _PAIRS_AT_ONCE // count)):
-        found.append(find(block, some, k, options))
+    found = [find(block, some, k, options) for some in queries.split(max(1, _PAIRS_AT_ONCE // count))]
     best = Ranking(*map(torch.cat, zip(*found, strict=True)))
     return best._replace(scores=best.scores.float())
 

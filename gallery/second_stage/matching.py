@@ -130,9 +130,7 @@ def _condition_states(
     """Condition tokens of some clips of a batch, all in the same view, and their mask."""
     inputs = {}
     for name, is_visible in zip(MODALITIES, _visible_in(torch.tensor(view)).tolist(), strict=True):
-        keys = (f"{name}_pooled", f"{name}_states")
-        if name == "subtitle":
-            keys = _SUBTITLES
+        keys = _SUBTITLES if name == "subtitle" else (f"{name}_pooled", f"{name}_states")
         is_zero = view >= _WITH_ZEROS and name in model.config.condition_on
         for key in keys:
             if is_visible:
@@ -243,9 +241,7 @@ def match_logits(
     was_training = model.training
     model.eval()
     try:
-        blank = {}
-        if (requests[:, 2] >= _WITH_ZEROS).any():
-            blank = _blank_features(model, processor)
+        blank = _blank_features(model, processor) if (requests[:, 2] >= _WITH_ZEROS).any() else {}
         with tqdm(total=len(pending), desc="pairs", unit="pair", disable=not progress) as bar:
             batches = read(wanted.tolist())
             for batch, rows, sizes in zip(batches, wanted.split(batch_size), counts.split(batch_size), strict=True):

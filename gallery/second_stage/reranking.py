@@ -112,10 +112,7 @@ def rerank(
 
     # Each query has the logits of its own hits.
     parts = logits.split(list(map(len, first)))
-    found = []
-    for hits, part in zip(results, parts, strict=True):
-        found.append(_reordered(hits, part, depth, weight, reasons))
-    return found
+    return [_reordered(hits, part, depth, weight, reasons) for hits, part in zip(results, parts, strict=True)]
 
 
 def _read(processor: Any, clip: StoredClip, needed: Sequence[str]) -> "tuple[Clip | None, str | None]":

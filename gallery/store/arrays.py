@@ -34,9 +34,7 @@ def _matrix_of_lists(rows: pa.Array, what: str) -> np.ndarray:
     values = pc.list_flatten(rows)  # without null lists
     if len(lengths) > 1 or values.null_count:
         raise ValueError(f"All lists of {what} must have one length and hold no nulls, got lengths {lengths[:10]}.")
-    dim = getattr(kind, "list_size", 0)
-    if lengths:
-        dim = lengths[0]
+    dim = lengths[0] if lengths else getattr(kind, "list_size", 0)
     matrix = np.full((len(rows), dim), np.nan, values.type.to_pandas_dtype())
     matrix[rows.is_valid().to_numpy(zero_copy_only=False)] = values.to_numpy().reshape(-1, dim)
     return matrix

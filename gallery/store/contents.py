@@ -43,9 +43,7 @@ def find_gallery(place: str | os.PathLike) -> Path:
         FileNotFoundError: the folder holds no gallery, or the Hub does not provide it.
         ValueError: it is damaged, or what begins like an address is not one.
     """
-    folder = Path(place)
-    if not os.path.exists(place):
-        folder = folder_of(place)
+    folder = Path(place) if os.path.exists(place) else folder_of(place)
     check_not_lost(folder)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
@@ -276,9 +274,7 @@ class Contents(Described):
         planned = self.metadata.get("unfinished")
         if not planned:
             return
-        num_queries = 0
-        if self.queries is not None:
-            num_queries = len(self.queries)
+        num_queries = 0 if self.queries is None else len(self.queries)
         raise ValueError(
             f"The embeddings in {self.path} are unfinished: {len(self)} clips and {num_queries} queries out of "
             f"{planned}. Run the same `scalar eval embed` again to continue."

@@ -52,9 +52,7 @@ def pending_download(model: str | os.PathLike) -> Download | None:
     except (OSError, ValueError):  # fetching it reports what is wrong
         return None
     # The Hub counts the parameters of models in the format of safetensors.
-    num_parameters = None
-    if weights is not None:
-        num_parameters = weights.total
+    num_parameters = None if weights is None else weights.total
     return Download(
         num_bytes=sum(file.file_size or 0 for file in missing),
         num_files=len(missing),
@@ -119,9 +117,7 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
     # The model's files: hashes tell whether another copy is the same model.
     identity = identify(model_path)
     recipe = Path(model_path) / "recipe.json"
-    training = None
-    if recipe.is_file():
-        training = read_json(recipe)
+    training = read_json(recipe) if recipe.is_file() else None
     # How the model scores, in the form of JSON.
     score_options = model.score_options()
     for name, value in score_options.items():

@@ -88,10 +88,7 @@ def _layout(name: str, table: pa.Table) -> pa.Schema:
     """The columns of a table, for the modalities, the dimension and the precision that it has."""
     if name == "files":
         return FILES
-    kinds = {}
-    for field in table.schema:
-        if field.name in modalities_of(table):
-            kinds[field.name] = field.type
+    kinds = {field.name: field.type for field in table.schema if field.name in modalities_of(table)}
     kind = next(iter(kinds.values()), None)
     if kind is None or kind.value_type not in (pa.float16(), pa.float32()):
         raise ValueError("it has no vectors in float16 or float32")
@@ -114,9 +111,7 @@ def check_layout(name: str, table: pa.Table) -> None:
         if place >= table.num_columns or table.schema.field(place) != field:
             raise ValueError(f"the column {place} must be `{field}`")
         column = table.column(place)
-        num_nulls = 0
-        if field.name not in _NULLABLE:
-            num_nulls = column.null_count
+        num_nulls = column.null_count if field.name not in _NULLABLE else 0
         if isinstance(field.type, (pa.ListType, pa.FixedSizeListType)):
             num_nulls += sum(chunk.flatten().null_count for chunk in column.chunks)
         if num_nulls:

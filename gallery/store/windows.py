@@ -56,9 +56,7 @@ class Place(NamedTuple):
         """The seconds in readable form."""
         if self.start is None:
             return None
-        stop = " s to the end"
-        if self.stop is not None:
-            stop = f"-{_number(self.stop)} s"
+        stop = " s to the end" if self.stop is None else f"-{_number(self.stop)} s"
         return f"{_number(self.start)}{stop}"
 
 

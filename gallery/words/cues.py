@@ -144,9 +144,7 @@ def words_of_file(gallery: Contents, path: str, known: MediaFile | None, kept: S
         return FileWords(spoken, others, bool(spoken), is_transcript=bool(spoken))
 
     # The file itself; those of a published gallery would be downloaded one by one.
-    media = None
-    if not is_from_hub(Path(gallery.path)):
-        media = gallery.own_media_of(Place(path), known)
+    media = None if is_from_hub(Path(gallery.path)) else gallery.own_media_of(Place(path), known)
     if media is None or not _is_media(media):
         return FileWords([], others, False)
     # Next to a file of the gallery's own folder, only what lies in that folder is read.
@@ -267,9 +265,7 @@ def _has_all_words(found: FileWords, given: Collection[str], presence: Mapping[s
     """Whether all words of a clip with these modalities are those found of its file and those of the modalities
     `given`."""
     # What is said: without cues, the clip must be known to be silent.
-    is_silent = found.is_read
-    if "subtitle" in presence:
-        is_silent = not presence["subtitle"]
+    is_silent = not presence["subtitle"] if "subtitle" in presence else found.is_read
     if not (found.spoken or is_silent):
         return False
     # Other texts: each must be given, or be the one that was read in the pictures.
