@@ -113,6 +113,7 @@ class BeatsConfig(PreTrainedConfig):
 
     model_type = "beats"
     base_config_key = "audio_config"
+    feat_extract_activation = "gelu"  # WavLM's name for the activation behind the position embedding
 
     hidden_size: int = 768
     num_hidden_layers: int = 12

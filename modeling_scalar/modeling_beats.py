@@ -15,6 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.wavlm.modeling_wavlm import WavLMPositionalConvEmbedding
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
@@ -23,29 +24,6 @@ from .configuration_scalar import BeatsConfig
 
 OUTPUT_FLAGS = ("output_hidden_states", "output_attentions")
 """The keywords of transformers that request more outputs of a model."""
-
-
-class BeatsPositionalConvEmbedding(nn.Module):
-    """Convolutional position embedding over the token sequence."""
-
-    def __init__(self, config: BeatsConfig):
-        super().__init__()
-        conv = nn.Conv1d(
-            config.hidden_size,
-            config.hidden_size,
-            kernel_size=config.num_conv_pos_embeddings,
-            padding=config.num_conv_pos_embeddings // 2,
-            groups=config.num_conv_pos_embedding_groups,
-        )
-        self.conv = nn.utils.parametrizations.weight_norm(conv, name="weight", dim=2)
-        self.is_even = config.num_conv_pos_embeddings % 2 == 0
-        self.activation = nn.GELU()
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        positions = self.conv(hidden_states.transpose(1, 2))
-        if self.is_even:  # symmetric padding of an even kernel gives one step too many
-            positions = positions[..., :-1]
-        return self.activation(positions).transpose(1, 2)
 
 
 class BeatsRelativePositionBias(nn.Module):
@@ -184,7 +162,7 @@ class BeatsPreTrainedModel(PreTrainedModel):
             for layer in (module.fc1, module.fc2):
                 initialization.xavier_normal_(layer.weight, gain=gain)
         # Weight norm: the direction is drawn, and the norm is that of the drawn weights.
-        elif isinstance(module, BeatsPositionalConvEmbedding):
+        elif isinstance(module, WavLMPositionalConvEmbedding):
             weight = module.conv.parametrizations.weight
             fan_in = module.conv.kernel_size[0] * module.conv.in_channels
             initialization.normal_(weight.original1, mean=0.0, std=2 * fan_in**-0.5)
@@ -202,7 +180,7 @@ class BeatsModel(BeatsPreTrainedModel):
         )
         self.patch_layer_norm = nn.LayerNorm(config.patch_embed_dim, eps=config.layer_norm_eps)
         self.patch_projection = nn.Linear(config.patch_embed_dim, config.hidden_size)
-        self.position_embedding = BeatsPositionalConvEmbedding(config)
+        self.position_embedding = WavLMPositionalConvEmbedding(config)
         self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.relative_position_bias = BeatsRelativePositionBias(config)
