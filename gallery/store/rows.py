@@ -4,7 +4,6 @@ loads for a second."""
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -132,10 +131,7 @@ def texts_of(table: pa.Table, name: str) -> list[str]:
 
 def lists_of(table: pa.Table, name: str) -> list[list[str]]:
     """A column of lists of texts."""
-    # Two conversions of whole columns, as one of every list would be slow.
-    column = table.column(name)
-    texts = iter(pc.list_flatten(column).to_pylist())
-    return [list(islice(texts, count)) for count in pc.list_value_length(column).to_pylist()]
+    return table.column(name).to_pylist()
 
 
 def is_hash(value: Any) -> bool:
