@@ -166,10 +166,6 @@ class Packets:
             return None
         return self.missing
 
-    def seconds_of(self, places: np.ndarray) -> np.ndarray:
-        """The seconds of the file at which the frames of packets appear."""
-        return self.pts[places] * self.tick - self.zero
-
     def in_presentation_order(self) -> np.ndarray:
         """The indices of the packets in the order of presentation, from the first keyframe on."""
         first = int(self.keys.argmax())
@@ -396,12 +392,8 @@ def names_subtitle_file(subtitle: Any) -> bool:
 
 def join_lines(lines: Iterable[str]) -> str:
     """Join cue lines to one string; a line that repeats the one before it (rolling captions) counts once."""
-    kept = [""]
-    for line in lines:
-        line = " ".join(line.split())
-        if line and line != kept[-1]:
-            kept.append(line)
-    return " ".join(kept[1:])
+    stripped = (" ".join(line.split()) for line in lines)
+    return " ".join(line for line, _ in groupby(filter(None, stripped)))
 
 
 _TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
@@ -460,16 +452,6 @@ def _rank_of_track(stream: Any) -> tuple[bool, bool]:
     return not is_english, not is_default
 
 
-def text_stream(container: Any) -> Any:
-    """The text track in English, of several or without one the default track, else the first, if any; picture-based
-    tracks (DVD, Blu-ray) are not text."""
-    texts = []
-    for stream in container.streams.subtitles:
-        if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS:
-            texts.append(stream)
-    return min(texts, key=_rank_of_track, default=None)
-
-
 def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Iterator[Cue]:
     """The cues of a text track; `zero` is the file's first second."""
     tick = float(stream.time_base or 0)
@@ -524,8 +506,9 @@ class _VideoReader:
         # Find frames by their times, decoding only from the keyframe before each.
         if packets.is_named:
             places = packets.in_presentation_order()
+            seconds = packets.pts[places] * packets.tick - packets.zero
             try:
-                return self._read_places(places, packets.seconds_of(places), self._decode_places)
+                return self._read_places(places, seconds, self._decode_places)
             except _UnreliableTimestamps:
                 self.damage = None
         # Otherwise decode all frames, once to count them, up to the first damage, and once to read some.
@@ -876,16 +859,21 @@ class MediaReader:
         return subtitle_cues(path, content)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
-        """The cues of the text track of a media file; `None` if there is none."""
+        """The cues of the text track of a media file; `None` if there is none. It is the track in English, of several
+        or without one the default track, else the first; picture-based tracks (DVD, Blu-ray) are not text."""
         with self.opened(path) as container:
-            stream = text_stream(container)
-            if stream is None:
+            texts = []
+            for stream in container.streams.subtitles:
+                if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS:
+                    texts.append(stream)
+            if not texts:
                 return None
+            stream = min(texts, key=_rank_of_track)
             return list(track_cues(path, container, stream, zero_of(container)))
 
     def cues_of(self, path: AnyPath) -> list[Cue] | None:
-        """The cues of the subtitle of a video: of the file next to it (`find_sidecar`), else of its text track (see
-        `text_stream`); `None` if there is neither."""
+        """The cues of the subtitle of a video: of the file next to it (`find_sidecar`), else of its text track;
+        `None` if there is neither."""
         sidecar = find_sidecar(path)
         if sidecar is not None:
             return self.cues_of_file(sidecar)

@@ -275,14 +275,8 @@ class LimitedReader(MediaReader):
 
         def select(seconds: Sequence[float]) -> list[int]:
             # The first frame of each interval.
-            chosen = []
-            last = -math.inf
-            for place, second in enumerate(seconds):
-                interval = math.floor(second / pace + 1e-6)
-                if interval > last:
-                    chosen.append(place)
-                    last = interval
-            return chosen
+            intervals = np.floor(np.array(seconds) / pace + 1e-6)
+            return np.unique(intervals, return_index=True)[1].tolist()
 
         return self.read_timed_frames(path, select, window, side=side)
 
