@@ -16,7 +16,7 @@ from .described import Described, NoClipError
 from .published import folder_of, media_of
 from .rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
 from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
-from .windows import WINDOW, Place, clip_id_of_label, place_of_clip
+from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
     import torch
@@ -240,6 +240,11 @@ class Contents(Described):
         if known is None or not is_known_media(path, known):
             return None
         return path
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether clips are windows of files."""
+        return self.metadata.get(SEGMENT) is not None
 
     @cached_property
     def paths(self) -> pa.ChunkedArray:

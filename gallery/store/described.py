@@ -6,8 +6,6 @@ from typing import Any
 
 from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
 
-from .windows import SEGMENT
-
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
 
@@ -183,11 +181,6 @@ class Described:
     def fingerprint(self) -> str | None:
         """The hash of the model's files, if known."""
         return self.metadata.get("fingerprint")
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether clips are windows of files."""
-        return self.metadata.get(SEGMENT) is not None
 
     @property
     def query_temperature(self) -> float:
