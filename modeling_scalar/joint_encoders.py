@@ -17,6 +17,7 @@ from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
+from .scores_scalar import kind_of
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC
@@ -172,7 +173,12 @@ def processor_from_joint_encoder(
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor
 
-        return ScalarSentenceProcessor.from_settings(sentence_config, modalities, **settings)
+        # Of the modalities that are wanted those that its folder names, if it names any.
+        known = sentence_config.get("modality_config")
+        if known:
+            modalities = [name for name in modalities if kind_of(name) in known]
+        own = {"modalities": modalities, "max_text_length": sentence_config.get("max_seq_length")}
+        return ScalarSentenceProcessor(**own | settings)
     # The encoder's own tokenizer, feature extractor and settings of frames.
     options = {"revision": encoder.revision or "main", "trust_remote_code": False}
     tokenizer = AutoTokenizer.from_pretrained(encoder.name, **options)

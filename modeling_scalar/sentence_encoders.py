@@ -231,23 +231,6 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         self.presence = "honest"
         ProcessorMixin.__init__(self)
 
-    @classmethod
-    def from_settings(
-        cls, config: Mapping[str, Any], modalities: Iterable[str], **settings: Any
-    ) -> "ScalarSentenceProcessor":
-        """
-        Build the processor of a folder.
-
-        Args:
-            config (`dict`): The content of `sentence_bert_config.json`; all modalities if it names none.
-            modalities (`list[str]`): The requested modalities.
-            settings: See the constructor.
-        """
-        known = config.get("modality_config")
-        if known:
-            modalities = [name for name in modalities if kind_of(name) in known]
-        return cls(**{"modalities": modalities, "max_text_length": config.get("max_seq_length")} | settings)
-
     @property
     def model_input_names(self) -> list[str]:
         """The keys that a call can return."""

@@ -315,8 +315,14 @@ class SandboxedReader(MediaReader):
         total = int(limits.memory)
         callbacks = callbacks or {}
         # Functions stay in this process: the other one gets their names, by which it calls them.
-        request = {"method": method, "path": name, "options": options, "limits": limits, "calls": list(callbacks)}
-        request["is_lenient"] = self._report is not None
+        request = {
+            "method": method,
+            "path": name,
+            "options": options,
+            "limits": limits,
+            "calls": list(callbacks),
+            "is_lenient": self._report is not None,
+        }
         # With a light share of memory first, so that many files are read at once, then with all of it.
         for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
             code = None
