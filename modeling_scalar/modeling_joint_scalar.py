@@ -199,7 +199,7 @@ class JointEncoderModel(ScalarRetrievalModel):
         modality_mask: torch.Tensor | None = None,
         text_pooled: torch.Tensor | None = None,
         return_scores: bool = True,
-        return_loss: bool = True,
+        return_loss: bool | None = None,
         **inputs: Any,
     ) -> tuple | ScalarOutput:
         """
@@ -211,8 +211,8 @@ class JointEncoderModel(ScalarRetrievalModel):
             text_pooled (`torch.FloatTensor` of shape `(batch, dim)`): Stored embeddings of the encoder, instead of the
                 tokens of queries.
             return_scores (`bool`): Whether to score the queries of this batch against its clips.
-            return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
-                clips are scored; query i belongs to clip i.
+            return_loss (`bool`, *optional*): Whether to also compute the symmetric InfoNCE loss of CLIP, if as many
+                queries as clips are scored; query i belongs to clip i.
             **inputs: Clips, see `get_modality_features`; without any, only queries are
                 embedded. Also `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of
                 transformers; the first two concern the queries.

@@ -611,7 +611,7 @@ class ScalarModel(ScalarRetrievalModel):
         select_pairs: Callable[["ScalarOutput"], tuple[torch.Tensor, ...]] | None = None,
         condition_on: tuple[str, ...] | None = None,
         return_scores: bool = True,
-        return_loss: bool = True,
+        return_loss: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple | ScalarOutput:
         """
@@ -626,8 +626,8 @@ class ScalarModel(ScalarRetrievalModel):
             condition_on (`tuple` of `str`, *optional*): The modalities that the cross-encoder may read for these
                 pairs; by default all.
             return_scores (`bool`): Whether to score the queries of this batch against its clips.
-            return_loss (`bool`): Whether to also compute the symmetric InfoNCE loss of CLIP if as many queries as
-                clips are scored; query i belongs to clip i. The paper's objective is in the trainer.
+            return_loss (`bool`, *optional*): Whether to also compute the symmetric InfoNCE loss of CLIP, if as many
+                queries as clips are scored; query i belongs to clip i. The paper's objective is in the trainer.
             **kwargs: `output_hidden_states`, `output_attentions` and `return_dict`, as for any model of transformers.
         """
         # Check the arguments; PEFT passes some of its own, all None.

@@ -29,7 +29,7 @@ class ScalarOutput(ModelOutput):
     Output of [`ScalarModel`]. Fields that were not requested are None.
 
     Args:
-        loss (`()`): The symmetric InfoNCE of the scores, if text i describes clip i.
+        loss (`()`): With `return_loss`, the symmetric InfoNCE of the scores, if text i describes clip i.
         logits_per_text (`(queries, clips)`), logits_per_video (its transpose): Scores over contrastive temperature.
         text_embeds (`(queries, dim)`): Unit norm.
         video_embeds, audio_embeds, subtitle_embeds (`(clips, dim)`): The parts of `modality_embeds` with these names.
@@ -355,9 +355,9 @@ class ScalarRetrievalModel(PreTrainedModel):
                 output[f"{name}_embeds"] = modality_embeds[:, index]
 
     def score_output(
-        self, output: ScalarOutput, return_loss: bool = True, concat_embeds: torch.Tensor | None = None
+        self, output: ScalarOutput, return_loss: bool | None = None, concat_embeds: torch.Tensor | None = None
     ) -> None:
-        """Add the scores of the embeddings in an output, and the loss if there are as many texts as clips."""
+        """Add the scores of the embeddings in an output, and on request the loss if texts are as many as clips."""
         output.scores = self.compute_scores(
             output.text_embeds, output.modality_embeds, output.modality_mask, concat_embeds=concat_embeds
         )

@@ -422,7 +422,8 @@ def test_prompts_are_those_of_the_folder_unless_given(folders, joint):
 def test_a_call_returns_what_three_towers_return(joint):
     model, processor = joint
     batch = processor(text=make_streams()[2], clips=make_clips())
-    output = model(**batch)
+    assert model(**batch).loss is None
+    output = model(**batch, return_loss=True)
     assert output.scores.shape == (3, 3) and output.modality_embeds.shape == (3, 3, model.config.projection_dim)
     target = torch.arange(3)
     both = [torch.nn.functional.cross_entropy(scores / 0.07, target) for scores in (output.scores, output.scores.T)]

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, default_data_collator
 from transformers.modeling_outputs import BaseModelOutputWithPooling
-from transformers.utils.generic import can_return_loss
 
 from scalar_retrieval.modeling_scalar import ScalarModel
 from tests.conftest import make_batch, make_tiny_config
@@ -47,14 +46,14 @@ def test_scores_and_embeddings_have_the_names_of_transformers_too(tiny_model, ba
 
 
 @torch.no_grad()
-def test_the_loss_is_the_symmetric_info_nce_of_the_scores(tiny_model, batch):
-    output = tiny_model(**batch)
+def test_the_loss_is_on_request_the_symmetric_info_nce_of_the_scores(tiny_model, batch):
+    output = tiny_model(**batch, return_loss=True)
     logits, target = output.scores.double() / 0.07, torch.arange(4)
     expected = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
     torch.testing.assert_close(output.loss.double(), expected)
-    assert tiny_model(**batch, return_loss=False).loss is None
+    assert tiny_model(**batch).loss is None
     fewer = {name: value[:2] if name in FEATURES["text"] else value for name, value in batch.items()}
-    assert tiny_model(**fewer).loss is None  # no clip is known to belong to a query
+    assert tiny_model(**fewer, return_loss=True).loss is None  # no clip is known to belong to a query
 
 
 class Rows(torch.utils.data.Dataset):
@@ -69,14 +68,18 @@ class Rows(torch.utils.data.Dataset):
 
 
 def test_the_stock_trainer_trains_it_and_evaluates_a_loss(tmp_path):
-    assert can_return_loss(ScalarModel)
+    """As with CLIP, the collator asks for the loss."""
     torch.manual_seed(0)
     model = ScalarModel(make_tiny_config())
     arguments = TrainingArguments(
         output_dir=tmp_path, max_steps=12, per_device_train_batch_size=8, per_device_eval_batch_size=8,
         learning_rate=3e-3, report_to="none", save_strategy="no", use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
-    trainer = Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows())
+
+    def collate(examples):
+        return default_data_collator(examples) | {"return_loss": True}
+
+    trainer = Trainer(model, arguments, data_collator=collate, train_dataset=Rows(), eval_dataset=Rows())
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < 0.7 * before
