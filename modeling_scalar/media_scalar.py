@@ -641,6 +641,11 @@ class MediaReader:
     # Of the last two streams, shared by all readers: windows are read one by one.
     _cached_packets: dict[tuple, Packets] = {}
 
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether a damaged stream counts as missing."""
+        return self.on_error == "missing"
+
     def reporting_to(self, report: Callable[[str], Any] | None) -> "MediaReader":
         """
         Return a reader that reads a damaged stream up to its first damage; if nothing comes before, it is an error.

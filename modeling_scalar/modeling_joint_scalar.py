@@ -81,8 +81,13 @@ class JointEncoderModel(ScalarRetrievalModel):
         """Add the learned scalars and heads of the configuration."""
         super().add_score_modules()
         if self.config.has_heads:
-            for name in ("text", *self.config.modalities):
-                setattr(self, f"{name}_head", ScalarResidualHead(self.config.projection_dim))
+            self.add_heads()
+
+    def add_heads(self) -> None:
+        """Add a head for queries and for each modality. Before they are trained they change nothing."""
+        self.config.has_heads = True
+        for name in ("text", *self.config.modalities):
+            setattr(self, f"{name}_head", ScalarResidualHead(self.config.projection_dim))
 
     # Embeddings ---------------------------------------------------------------------------------------------------
 

@@ -340,6 +340,7 @@ class FeatureDataset(Examples):
             )
         super().__init__(rows)
         self.processor = sandboxed(processor, on_error=description["on_error"])
+        self.collator = FeatureCollator(processor)
         self.num_views = description["views"]
         shards = []
         for name in description["files"]:

@@ -1,8 +1,10 @@
-"""Training examples from the rows of a benchmark, in an order and with random frames that a resumed run repeats."""
+"""Rows of clips and captions, and training examples from them, in an order and with random frames that a resumed run
+repeats."""
 
 import logging
+import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +16,130 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from scalar_retrieval.eval.benchmarks.annotations import KIND
-from scalar_retrieval.eval.benchmarks.clip_rows import read_row, warn_unread
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES, KIND
+from scalar_retrieval.eval.benchmarks.clip_rows import group_rows, read_row, text_columns, warn_unread
 from scalar_retrieval.modeling_scalar import Clip, ScalarProcessor
+from scalar_retrieval.modeling_scalar.media_scalar import names_subtitle_file
 
 from .draws import derived_generator
 from .identity import rows_sha256
 
 logger = logging.getLogger(__name__)
+
+Collated = dict[str, torch.Tensor]
+"""The arguments of a model for a batch."""
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "Each row needs a text `caption`, and of its clip at least one of `video_path` (or `video`, of type `Video`), "
+    "`audio_path`, `subtitle` and further texts that the model embeds, by their names. None says that this clip lacks "
+    "it. Without a column `audio_path` the sound is that of the video file; without `video_id`, rows of the same file "
+    "are one clip."
+)
+"""The columns of the rows that a Trainer takes, for messages."""
+_TEXT = (datasets.Value("string"), datasets.Value("large_string"), datasets.Value("null"))
+
+
+def _paths_of(videos: Iterable[dict[str, Any] | None], what: str) -> list[str | None]:
+    """The paths in a column of videos that are not decoded."""
+    paths: list[str | None] = []
+    for number, video in enumerate(videos):
+        if video is not None and video["bytes"] is not None:
+            raise ValueError(
+                f"Row {number} of `{what}` holds the bytes of a video, which are not read. Write them to a file, and "
+                "give its path in a column `video_path`."
+            )
+        paths.append(video and video["path"])
+    return paths
+
+
+def _complete(rows: datasets.Dataset, what: str) -> datasets.Dataset:
+    """Add the columns of `FEATURES` that are absent, except captions."""
+    text = datasets.Value("string")
+    for name in ("video", "video_path"):
+        if isinstance(rows.features.get(name), datasets.Video):
+            paths = _paths_of(rows.cast_column(name, datasets.Video(decode=False))[name], what)
+            rows = rows.remove_columns(name).add_column("video_path", paths, feature=text)
+    for name, feature in rows.features.items():
+        if feature == datasets.Value("null"):
+            rows = rows.cast_column(name, text)
+    # What is absent in all rows; the sound is that of the video.
+    absent = [None] * len(rows)
+    for name, values in (("video_path", absent), ("audio_path", None), ("subtitle", absent)):
+        if name not in rows.column_names:
+            if values is None:
+                values = rows["video_path"][:]
+            rows = rows.add_column(name, values, feature=text)
+    if "video_id" in rows.column_names:
+        return rows
+    # A file is a clip.
+    ids = []
+    for number, (video, audio) in enumerate(zip(rows["video_path"], rows["audio_path"], strict=True)):
+        if video is None and audio is None:
+            raise ValueError(f"Row {number} of `{what}` names no file, so it needs a `video_id`. {COLUMNS}")
+        ids.append(video or audio)
+    return rows.add_column("video_id", ids, feature=text)
+
+
+def check_rows(rows: Any, modalities: Sequence[str], what: str, need_captions: bool = True) -> datasets.Dataset:
+    """
+    Check rows of clips and captions, and add the columns of a benchmark that they lack.
+
+    Args:
+        rows (`datasets.Dataset`): See [`COLUMNS`].
+        modalities (`Sequence[str]`): The modalities of the model, whose further texts may be columns.
+        what (`str`): The name of the rows in messages.
+        need_captions (`bool`): Whether every row needs a caption.
+
+    Returns:
+        `datasets.Dataset`: The rows, with the columns of `FEATURES`; without captions `caption` may be absent.
+
+    Raises:
+        ValueError: If they are no data set or empty, or a column or value is missing or of another type.
+        FileNotFoundError: If a file does not exist; the first ten are named.
+    """
+    if not isinstance(rows, datasets.Dataset):
+        raise ValueError(
+            f"`{what}` must be a `datasets.Dataset`, got {type(rows).__name__}: batches are drawn from all rows, in "
+            f"an order that can be repeated. Use `Dataset.from_list` or `.from_generator`, or one split. {COLUMNS}"
+        )
+    # Columns, and their types.
+    names = rows.column_names
+    texts = text_columns(names, modalities)
+    contents = {"video", "video_path", "audio_path", "subtitle", *texts}.intersection(names)
+    if not contents or (need_captions and "caption" not in names) or {"video", "video_path"} <= contents:
+        raise ValueError(f"`{what}` has the columns {names}. {COLUMNS}")
+    if not len(rows):
+        raise ValueError(f"`{what}` has no rows.")
+    rows = _complete(rows, what)
+    for name in (*FEATURES, *texts):
+        feature = rows.features.get(name)
+        if feature is not None and feature not in _TEXT:
+            raise ValueError(f"The column {name!r} of `{what}` must hold texts, got {feature}. {COLUMNS}")
+    # Captions, and the same files and texts in all rows of a clip.
+    described = rows
+    if "caption" not in names:
+        described = rows.add_column("caption", rows["video_id"][:])
+    clips, *_ = group_rows(described, modalities=modalities)
+    # Something of each clip, and its files.
+    missing = []
+    for clip in clips:
+        files = {clip["video_path"], clip["audio_path"]} - {None}
+        if names_subtitle_file(clip["subtitle"]):
+            files.add(clip["subtitle"])
+        if not files and not any(clip[name] for name in ("subtitle", *texts)):
+            raise ValueError(f"The clip {clip['video_id']!r} of `{what}` has neither a file nor a text. {COLUMNS}")
+        missing += [path for path in sorted(files) if not os.path.isfile(path)]
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} files of `{what}` do not exist: {', '.join(missing[:10])}. Restore them, or leave their "
+            "rows out."
+        )
+    return rows
+
+
+# The order of examples -----------------------------------------------------------------------------------------------
 
 
 def _distinct_batches(clips: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
@@ -127,13 +245,19 @@ class GlobalBatchSampler(torch.utils.data.Sampler[list[int]]):
             yield order[places].tensor_split(self.num_processes)[self.rank].tolist()
 
 
+# Examples ------------------------------------------------------------------------------------------------------------
+
+
 class Examples(torch.utils.data.Dataset):
     """
-    Training examples, one for each row of a benchmark. Subclasses read them from files, features or a gallery.
+    Training examples, one for each row of a benchmark. Subclasses read them from files, features or a gallery, and
+    have a `collator`, which makes a batch of a list of them.
 
     Args:
         rows (`datasets.Dataset`): The rows of a benchmark.
     """
+
+    collator: Callable[[list], Collated]
 
     def __init__(self, rows: datasets.Dataset):
         self.rows = rows
@@ -193,6 +317,7 @@ class ClipDataset(Examples):
         super().__init__(rows)
         warn_unread(rows.column_names, processor.modalities)
         self.processor = processor
+        self.collator = ScalarDataCollator(processor, leaves_out=processor.reader.is_tolerant)
         self.seed = seed
         # All frames of every clip, of which each epoch draws its own.
         self._clips: list[Clip] | None = None
@@ -264,4 +389,4 @@ class ScalarDataCollator:
         return readable
 
 
-__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "clips_of"]
+__all__ = ["ClipDataset", "Examples", "GlobalBatchSampler", "ScalarDataCollator", "check_rows", "clips_of"]

@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import torch
 from peft import PeftModel
+from torch.utils.data import default_collate
 
 from scalar_retrieval.eval.embedding.embed_dataset import embed_texts
 from scalar_retrieval.eval.embedding.query_gallery import rows_of
@@ -94,6 +95,7 @@ class EmbeddingDataset(Examples):
         gallery.check_model(model_path, fingerprint, must_know=True)
         places = rows_of(gallery, rows, "Embed the training split with `scalar eval embed`.")
         super().__init__(rows)
+        self.collator = default_collate
         if list(gallery.modalities) != list(base.config.modalities):
             raise ValueError(
                 f"{gallery.path} holds {', '.join(gallery.modalities)}, but the model embeds "

@@ -17,7 +17,7 @@ from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, own_fields
 from scalar_retrieval.modeling_scalar.model_identity import part_of
-from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
+from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarLogitScale, ScalarRetrievalModel
 from scalar_retrieval.modeling_scalar.scores_scalar import find_method
 
 from .towers import towers_of
@@ -27,7 +27,8 @@ RECIPES = ("paper", "all_towers", "full")
 `"all_towers"`: LoRA in the vision and audio towers too (6,860,802). `"full"`: all parameters the objective reaches."""
 PARTS = ("trunk", "video", "audio", "heads")
 """The parts of a joint encoder that an adapter can train: LoRA in the shared trunk or in the tower of a modality, and
-the heads of [`ScalarJointConfig`], which need no gradient through the encoder."""
+the heads of [`ScalarJointConfig`], which need no gradient through the encoder. Of three towers, `heads` alone trains
+what follows them: projections and, with matching, its heads."""
 
 # Query and value projections, by their names in transformers' towers and BEATs. The fused projection of EVA-CLIP is
 # split into parts, so its key is not adapted.
@@ -95,8 +96,13 @@ def parts_of(recipe: str) -> tuple[str, ...]:
 
 def _targets(recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
     """The pattern of the LoRA targets, and the heads that are trained fully where the objective reaches them."""
+    heads = [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values()]
+    if recipe == "heads":
+        return DUMMY_TARGET_MODULES, heads
     if recipe not in RECIPES:
-        raise ValueError(f"`adapter: {recipe}` is for joint encoders; for three towers it must be one of {RECIPES}.")
+        raise ValueError(
+            f"`adapter: {recipe}` is for joint encoders; for three towers it must be 'heads' or one of {RECIPES}."
+        )
     # Query and value projections, without towers and layers that get no gradient.
     pattern = _ADAPTED_TOWERS[recipe] + _QUERY_VALUE
     for tower in _TOWERS.values():
@@ -104,7 +110,7 @@ def _targets(recipe: str, unreached: Sequence[str]) -> tuple[str, list[str]]:
             pattern = rf"(?!{tower}\.)" + pattern
     if "crossattention" in unreached:
         pattern = r"(?!.*\.crossattention\.)" + pattern
-    return pattern, [*_EMBEDDING_HEADS, "match_head", *_CONDITION_HEADS.values()]
+    return pattern, heads
 
 
 def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Sequence[str]) -> tuple[str, list[str]]:
@@ -114,8 +120,6 @@ def _joint_targets(model: ScalarJointModel, parts: Sequence[str], modalities: Se
             f"Adapters for three towers do not fit a joint encoder. Set `adapter` to some of {PARTS}, separated by "
             "commas, or to 'full'."
         )
-    if "heads" in parts and not model.config.has_heads:
-        raise ValueError("`adapter: heads` needs a model with heads: load it with `has_heads=True`.")
     # A part that the score does not read would get no gradient.
     reached = [name for name in model.config.modalities if name in modalities]
     unread = [name for name in parts if name not in ("trunk", "heads", *reached)]
@@ -169,25 +173,41 @@ def _check_continued(adapted: PeftModel, recipe: str, *fields: Any) -> None:
         )
 
 
+def _add_trained_parts(model: ScalarRetrievalModel, parts: Sequence[str], temperature: float | None) -> None:
+    """Add the heads and the contrastive temperature that are to be trained and that the model lacks. They change no
+    score before they are."""
+    lacks_heads = "heads" in parts and isinstance(model.config, ScalarJointConfig) and not model.config.has_heads
+    lacks_temperature = temperature is not None and not model.config.has_logit_scale
+    if lacks_heads:
+        model.add_heads()
+    if lacks_temperature:
+        model.config.has_logit_scale = True
+        model.logit_scale = ScalarLogitScale(temperature)
+    if lacks_heads or lacks_temperature:
+        model.to(model.device, model.dtype)
+
+
 def apply_adapters(
     model: ScalarRetrievalModel | PeftModel,
     recipe: str = "paper",
     matching: bool = True,
-    learnable_temperature: bool = False,
+    temperature: float | None = None,
     revision: str | None = None,
     modalities: Sequence[str] | None = None,
 ) -> PeftModel | ScalarRetrievalModel:
     """
-    Make exactly those parameters of a recipe trainable that the objective reaches.
+    Make exactly those parameters of a recipe trainable that the objective reaches. A joint encoder gets heads if they
+    are to be trained.
 
     Args:
         model ([`ScalarModel`] or [`ScalarJointModel`]): The base model, changed in place; or the PEFT model of an
             adapter, which is continued, and for `"full"` merged into its base.
-        recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`]; for a joint encoder `"full"`, or some
-            of [`PARTS`], separated by commas.
+        recipe (`str`): `"paper"`, `"all_towers"` or `"full"`, see [`RECIPES`], or `"heads"`; for a joint encoder
+            `"full"`, or some of [`PARTS`], separated by commas.
         matching (`bool`): Whether to train the cross-encoder, which needs a text tower with cross-attention. It reads
             the modalities of the model's `condition_on`.
-        learnable_temperature (`bool`): Whether to train the contrastive temperature, which the model must have.
+        temperature (`float`, *optional*): Train the contrastive temperature, from this one unless the model has
+            learned one. By default it is fixed.
         revision (`str`, *optional*): The commit of a base model on the Hub, which the adapter records because it fits
             only these weights. Unused by `"full"`.
         modalities (`Sequence[str]`, *optional*): The modalities whose embeddings the objective reads; by default those
@@ -197,8 +217,7 @@ def apply_adapters(
         The PEFT model, or for `"full"` the model itself.
 
     Raises:
-        ValueError: If the recipe is unknown or for another kind of model, there is no temperature to learn, or an
-            adapter was trained with another recipe.
+        ValueError: If the recipe is unknown or for another kind of model, or an adapter was trained with another one.
     """
     # A model with an adapter inside would get a second one, and be saved without the first.
     if getattr(model, "peft_config", None) and not isinstance(model, PeftModel):
@@ -206,12 +225,11 @@ def apply_adapters(
     if isinstance(model, PeftModel) and recipe == "full":
         model = model.merge_and_unload()
     base = without_adapter(model)
+    _add_trained_parts(base, parts_of(recipe), temperature)
     # Find out which parts of the model the loss has no gradient for: they would be saved and published untrained.
-    if learnable_temperature and not base.config.has_logit_scale:
-        raise ValueError("`learnable_temperature` needs a model with a temperature: load it with `has_logit_scale`.")
     if modalities is None:
         modalities = find_method(base.config.aggregation, base.config.modalities).reads or base.config.modalities
-    fields = matching, learnable_temperature, modalities
+    fields = matching, temperature is not None, modalities
     if recipe == "full":
         unreached = _unreached(base, (), *fields)
         for name, parameter in base.named_parameters():

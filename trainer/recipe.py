@@ -92,7 +92,6 @@ class RunArguments:
         help="Limits for reading one stream, separated by commas: memory=2GiB,time=120 (seconds),"
         "pixels=70e6,duration=86400 (seconds).",
     )
-    keep_in_memory: bool = HfArg(default=False, help="Decode every clip once and keep its frames.")
 
     def __post_init__(self):
         # Of a command line, those of the recipe come first, as JSON; the flags after them may rename some.
@@ -140,6 +139,7 @@ class RunArguments:
                 f"There is no folder {self.features!r} of `features`. `scalar eval embed` makes a gallery to train "
                 "heads from, `python -m scalar_retrieval.trainer.cache_features` stores the outputs of frozen towers."
             )
+        training.check_metric()
         evaluates = training.eval_strategy != "no" or training.eval_on_start
         if evaluates and self.eval_split is None:
             raise ValueError("`eval_strategy` and `eval_on_start` need a split to rank. Set `eval_split`.")

@@ -99,6 +99,8 @@ class ResumableTrainer(Trainer):
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
         """Return this process's share of every batch; see [`GlobalBatchSampler`]."""
+        if self.train_dataset is None:
+            raise ValueError("Training needs a `train_dataset`.")
         # The sampler knows all processes, so that a step sees the same clips on any number of them.
         args = self.args
         seed = args.data_seed
@@ -268,7 +270,7 @@ class ResumableTrainer(Trainer):
             kept = [checkpoint]
             if self.state.best_model_checkpoint:
                 kept.append(Path(self.state.best_model_checkpoint))
-            remove_old(self.args.output_dir, self._limit, keep=kept)
+            remove_old(checkpoint.parent, self._limit, keep=kept)
 
 
 __all__ = ["ResumableTrainer", "RunningMeans"]

@@ -7,7 +7,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +36,12 @@ from .checkpoints import (
     is_of_ended_worker,
     only_run,
 )
-from .data import ClipDataset, Examples, ScalarDataCollator
+from .data import Examples
 from .distributed import check_launched
-from .lora import apply_adapters, count_parameters, parts_of, without_adapter
+from .lora import count_parameters, parts_of, without_adapter
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
-from .scalar_trainer import ScalarTrainer
+from .scalar_trainer import ScalarTrainer, make_trainable
 from .semantic_targets import SemanticTargets, make_semantic_targets
 from .training_args import ScalarTrainingArguments
 
@@ -62,52 +62,33 @@ def _build_model(
     if "heads" in parts_of(args.adapter) and start.is_joint:
         changes["has_heads"] = True
     model, processor = load_model(run.model, dtype=torch.float32, trainable=True, **changes)
-    base = without_adapter(model)
     # A temperature that was learned before is continued.
     if args.learnable_temperature and not start.config.get("has_logit_scale"):
-        torch.nn.init.constant_(base.logit_scale.log_scale, -math.log(args.temperature))
-    # Make those parameters trainable that the loss reaches.
-    modalities = None  # those of the score
-    if OBJECTIVES[args.objective].reads_every_modality:
-        modalities = base.config.modalities
-    adapted = apply_adapters(
-        model,
-        args.adapter,
-        args.uses_matching,
-        args.learnable_temperature,
-        revision=start.commit,
-        modalities=modalities,
-    )
-    return adapted, processor
+        torch.nn.init.constant_(without_adapter(model).logit_scale.log_scale, -math.log(args.temperature))
+    return make_trainable(model, args, OBJECTIVES[args.objective], start.commit), processor
 
 
-def _build_dataset(
+def _stored_examples(
     run: RunArguments,
     args: ScalarTrainingArguments,
     rows: datasets.Dataset,
     model: PeftModel | ScalarRetrievalModel,
     processor: ScalarProcessor,
-) -> tuple[Examples, Callable[[list], dict[str, torch.Tensor]], ScalarProcessor]:
-    """Return the examples, their collator, and the processor that reads their files."""
-    # From files.
-    processor = sandboxed(processor, run.reading_limits(), run.on_error)
-    if run.features is None:
-        dataset = ClipDataset(rows, processor, args.seed, run.keep_in_memory)
-        return dataset, ScalarDataCollator(processor, leaves_out=run.on_error == "missing"), processor
-    # From stored outputs of towers, or from a gallery. Imported here, because they import the search packages.
+) -> Examples:
+    """Return examples from stored outputs of towers, or from a gallery."""
+    # Imported here, because they import the search packages.
     from scalar_retrieval.gallery.store.contents import is_gallery
 
-    from .cache_features import FeatureCollator, FeatureDataset
+    from .cache_features import FeatureDataset
     from .embeddings import EmbeddingDataset
 
     if not is_gallery(run.features):
-        return FeatureDataset(run.features, rows, model, processor), FeatureCollator(processor), processor
+        return FeatureDataset(run.features, rows, model, processor)
     encoder = identify(run.model)
     if encoder.base is not None:  # heads that are continued have not changed what is stored
         encoder = encoder.base
     made_by = encoder.name, encoder.fingerprint
-    dataset = EmbeddingDataset(run.features, rows, model, processor, *made_by, not args.disable_tqdm)
-    return dataset, torch.utils.data.default_collate, processor
+    return EmbeddingDataset(run.features, rows, model, processor, *made_by, not args.disable_tqdm)
 
 
 def _semantic_targets(
@@ -120,9 +101,7 @@ def _semantic_targets(
             if args.process_index == 0 and is_new:
                 logger.info("Computing semantic targets of the captions with %s: %s.", LIGHT, path)
                 make_semantic_targets(rows, path, LIGHT, progress=not args.disable_tqdm)
-    targets = SemanticTargets(path)
-    targets.check(rows)
-    return targets
+    return SemanticTargets(path)
 
 
 def _report(run: RunArguments, args: ScalarTrainingArguments) -> None:
@@ -250,45 +229,55 @@ def train(run: RunArguments, args: ScalarTrainingArguments) -> bool:
     """Run one recipe; return whether it finished."""
     check_launched()
     run.check_fit(args)
+    # All rows are read now, so that what is wrong with them is said before anything is computed.
     rows = run.rows(run.train_split)
-    run.fit_batch(args, rows)  # before the fields are compared with those of an earlier run
+    eval_rows = None
+    if run.eval_split:
+        eval_rows = run.rows(run.eval_split)
+    if run.report_split:
+        run.rows(run.report_split)
+    # Before the fields are compared with those of an earlier run.
+    run.fit_batch(args, rows)
+    args.fill_in(has_targets=True, is_joint=identify(run.model).is_joint)
     with only_run(args):
         checkpoint, ended = find_start(args)
         if ended:
             logger.info("The run in %s has ended; there is nothing to resume.", args.output_dir)
             return True
-        return _train(run, args, rows, checkpoint)
+        return _train(run, args, rows, eval_rows, checkpoint)
 
 
-def _train(run: RunArguments, args: ScalarTrainingArguments, rows: datasets.Dataset, checkpoint: Path | None) -> bool:
-    # The rows of other splits, and what the objective needs to know of the captions.
+def _train(
+    run: RunArguments,
+    args: ScalarTrainingArguments,
+    rows: datasets.Dataset,
+    eval_rows: datasets.Dataset | None,
+    checkpoint: Path | None,
+) -> bool:
     set_seed(args.seed)
-    eval_rows = None
-    if run.eval_split:
-        eval_rows = run.rows(run.eval_split)
-    if run.report_split:  # read after the training, but what is wrong with it is said now
-        run.rows(run.report_split)
     targets = None
     if args.uses_semantics:
         targets = _semantic_targets(run, args, rows, checkpoint is None)
     # The model, the examples and the Trainer, which saves a checkpoint when interrupted.
     model, processor = _build_model(run, args)
     earlier = _describe_earlier(run, args, rows)  # now: a checkpoint that it starts from may be gone at the end
-    dataset, collator, processor = _build_dataset(run, args, rows, model, processor)
+    processor = sandboxed(processor, run.reading_limits(), run.on_error)
+    examples = rows
+    if run.features is not None:
+        examples = _stored_examples(run, args, rows, model, processor)
     interrupt = StopOnInterrupt()
     trainer = ScalarTrainer(
         model,
         args,
         semantic_targets=targets,
-        train_dataset=dataset,
+        train_dataset=examples,
         eval_dataset=eval_rows,
-        data_collator=collator,
         processing_class=processor,
         callbacks=[interrupt],
     )
     if trainer.is_world_process_zero():
         steps_per_epoch = trainer.set_initial_training_values(args, trainer.get_train_dataloader())[1]
-        for line in describe_run(model, args, len(dataset), steps_per_epoch).splitlines():
+        for line in describe_run(trainer.model, args, len(examples), steps_per_epoch).splitlines():
             logger.info(line)
     # A killed data worker is an error of its machine, unless a signal ended both.
     try:

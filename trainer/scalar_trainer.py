@@ -1,33 +1,42 @@
 """The Trainer of SCALAR: forward pass, gather over processes, objective terms, and retrieval as evaluation."""
 
+import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import torch
 from accelerate.utils import send_to_device
 from peft import PeftModel
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, set_seed
+from transformers.trainer_utils import HPSearchBackend, PredictionOutput
 
-from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarOutput
+from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarOutput, ScalarProcessor
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, DIRECTIONS, find_method, paired_weights
+from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, find_method, paired_weights
 
 from .callbacks import LoraRate
-from .data import Examples, clips_of
+from .data import ClipDataset, Examples, check_rows, clips_of
 from .distributed import RowLayout, average_gradients, world_size
 from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
 from .grad_cache import BatchInParts
 from .identity import describe_identity
-from .lora import lora_parameters, without_adapter
+from .lora import apply_adapters, lora_parameters, without_adapter
 from .losses import MatchingLoss
 from .objectives import OBJECTIVES, Batch, Objective, Terms, centroid_temperature
 from .resuming import ResumableTrainer
 from .semantic_targets import SemanticTargets
-from .training_args import MEAN_RECALL, ScalarTrainingArguments
+from .training_args import WITH_SEMANTICS, ScalarTrainingArguments
+
+if TYPE_CHECKING:
+    from scalar_retrieval.eval.embedding.embeddings import Embeddings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -94,13 +103,30 @@ def _not_finite(what: str, value: Any) -> str:
     )
 
 
+def make_trainable(
+    model: PeftModel | ScalarRetrievalModel,
+    args: ScalarTrainingArguments,
+    objective: Objective | type[Objective],
+    revision: str | None = None,
+) -> PeftModel | ScalarRetrievalModel:
+    """Make those parameters trainable that the arguments name and the objective reaches; see [`apply_adapters`]."""
+    modalities = None  # those of the score
+    if objective.reads_every_modality:
+        modalities = without_adapter(model).config.modalities
+    temperature = None
+    if args.learnable_temperature:
+        temperature = args.temperature
+    return apply_adapters(model, args.adapter, args.uses_matching, temperature, revision, modalities)
+
+
 _REFUSED = {
-    "compute_metrics": "Evaluation is retrieval, see `evaluate`.",
     "preprocess_logits_for_metrics": "Evaluation is retrieval, see `evaluate`.",
     "compute_loss_func": "Pass an `objective`, see `scalar_retrieval.trainer.objectives.Objective`.",
-    "model_init": "Pass the `model` itself.",
 }
 """What to do instead of giving an argument of the Trainer that has no effect here."""
+
+Rows = datasets.Dataset | dict[str, datasets.Dataset]
+"""Rows to evaluate on, or several sets of them by name."""
 
 
 class ScalarTrainer(ResumableTrainer):
@@ -108,19 +134,43 @@ class ScalarTrainer(ResumableTrainer):
     Train a [`ScalarModel`], a [`ScalarJointModel`] or a PEFT model of one, with the objective named in its arguments
     or with one of your own.
 
+    The Trainer puts the adapter of its arguments on the model. A PEFT model is continued if its adapter is the same,
+    and merged for `adapter="full"`. Weights in half precision are trained in float32.
+
     Args:
-        model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`): The model, with its trainable parameters already
-            chosen (`scalar_retrieval.trainer.lora.apply_adapters`).
+        model ([`ScalarModel`], [`ScalarJointModel`] or `PeftModel`, *optional*): The model, as [`load_model`] returns
+            it; an adapter that is to be continued with `trainable=True`.
         args ([`ScalarTrainingArguments`]): The arguments of the run.
-        train_dataset ([`ClipDataset`] or [`FeatureDataset`]), data_collator: The examples and their collator.
-        eval_dataset (`datasets.Dataset`, *optional*): Rows of a benchmark; evaluation is retrieval among its clips.
         semantic_targets ([`SemanticTargets`], *optional*): Targets of the training captions; L_sem needs them.
         objective ([`Objective`], *optional*): An objective to use instead of `args.objective`.
-        processing_class ([`ScalarProcessor`]): The processor, saved with every checkpoint.
+        train_dataset (`datasets.Dataset`): Rows with a `caption` and at least one of `video_path` (or `video`, of type
+            `Video`), `audio_path`, `subtitle` and the model's further texts. None says that this clip lacks it.
+            Without `audio_path` the sound is that of the video file; without `video_id`, rows of the same file are one
+            clip. Other data sets ([`FeatureDataset`], batches of your own) are used as they are.
+        eval_dataset (`datasets.Dataset` or `dict` of them, *optional*): Rows like these; evaluation is retrieval among
+            their clips.
+        processing_class ([`ScalarProcessor`]): The processor, which reads the files, and is saved with every
+            checkpoint.
+        data_collator (`Callable`, *optional*): By default that of the examples.
+        model_init (`Callable`, *optional*): Returns a new model, instead of `model`, at the start of each training.
+        compute_metrics (`Callable`, *optional*): Gets a [`~scalar_retrieval.trainer.retrieval.RetrievalPrediction`],
+            and returns further metrics by name.
+        callbacks, optimizers, optimizer_cls_and_kwargs: As in transformers.
 
     Raises:
         ValueError: If model, arguments, objective and data are incompatible, or if the loss is not finite during
             training.
+        FileNotFoundError: If a file of the rows does not exist.
+
+    Example:
+
+    ```python
+    >>> model, processor = load_model("user/backbone")
+    >>> args = ScalarTrainingArguments("runs/mine", adapter="heads")
+    >>> trainer = ScalarTrainer(model, args, train_dataset=rows, eval_dataset=others, processing_class=processor)
+    >>> trainer.train()
+    >>> trainer.evaluate()["eval_text_to_video_recall_at_1"]
+    ```
     """
 
     # The loss is a mean over the batch; the Trainer divides it by the accumulation steps.
@@ -128,37 +178,119 @@ class ScalarTrainer(ResumableTrainer):
 
     def __init__(
         self,
-        model: PeftModel | ScalarRetrievalModel,
+        model: PeftModel | ScalarRetrievalModel | None,
         args: ScalarTrainingArguments,
+        *,
         semantic_targets: SemanticTargets | None = None,
         objective: Objective | None = None,
+        train_dataset: torch.utils.data.Dataset | datasets.Dataset | None = None,
+        eval_dataset: Rows | None = None,
+        processing_class: ScalarProcessor | None = None,
+        data_collator: Callable[[list], dict[str, torch.Tensor]] | None = None,
         **kwargs: Any,
     ):
         for name, instead in _REFUSED.items():
             if kwargs.get(name) is not None:
                 raise ValueError(f"`{name}` is not supported. {instead}")
-        config = without_adapter(model).config
-        if objective is None:
-            objective = OBJECTIVES[args.objective](args, config)
-        _check_fit(config, args, objective, semantic_targets)
+        if not isinstance(args, ScalarTrainingArguments):
+            raise TypeError(f"`args` must be `ScalarTrainingArguments`, got {type(args).__name__}.")
+        self.args = args
+        self.processor = processing_class
+        self.semantic_targets = semantic_targets
+        self._given_objective = objective
+        # Rows become examples, and are checked before anything is computed.
+        train_dataset = self._examples(train_dataset)
+        if data_collator is None and isinstance(train_dataset, Examples):
+            data_collator = train_dataset.collator
+        if eval_dataset is not None:
+            eval_dataset = self._checked(eval_dataset, "eval_dataset")
+        if kwargs.get("compute_metrics") is None:  # which may measure anything
+            prefixes = [""]
+            if isinstance(eval_dataset, dict):
+                prefixes = [f"{name}_" for name in eval_dataset]
+            args.check_metric(prefixes)
+        # The weights of a new adapter are drawn, like all that follows, from the seed.
+        set_seed(args.seed)
+        if model is not None:
+            model = self._fitted(model, args)
         # The Trainer aligns and saves tokenizers. An encoder that is used as published keeps its own.
-        self.processor = kwargs.pop("processing_class", None)
-        processing_class = self.processor if hasattr(self.processor, "tokenizer") else None
-        super().__init__(model, args, processing_class=processing_class, **kwargs)
+        if not hasattr(processing_class, "tokenizer"):
+            processing_class = None
+        data = {"train_dataset": train_dataset, "eval_dataset": eval_dataset, "data_collator": data_collator}
+        super().__init__(model, args, processing_class=processing_class, **data, **kwargs)
         if self.optimizer is not None and args.lora_learning_rate is not None:
             raise ValueError(
                 "`lora_learning_rate` has no effect on an optimizer of your own. Give it groups with rates."
             )
-        self.semantic_targets = semantic_targets
-        self.scalar_model = without_adapter(model)
-        self.scalar_config = config
-        self.objective = objective.to(args.device)
         self.matching_loss = MatchingLoss()
-        self.matches = args.uses_matching and self.scalar_config.has_cross_attention
         self.lora_rate = LoraRate()
-        if args.lora_learning_rate is not None:
-            self.add_callback(self.lora_rate)
+        self.add_callback(self.lora_rate)
         self._reset_counts()
+
+    # Model and data -----------------------------------------------------------------------------------------------
+
+    @property
+    def matches(self) -> bool:
+        """Whether the cross-encoder is trained."""
+        return self.args.uses_matching and self.scalar_config.has_cross_attention
+
+    def _fitted(
+        self, model: PeftModel | ScalarRetrievalModel, args: ScalarTrainingArguments
+    ) -> PeftModel | ScalarRetrievalModel:
+        """Return the model as the arguments train it, and build the objective."""
+        base = without_adapter(model)
+        leaves_out_semantics = args.semantic_weight is None and self.semantic_targets is None
+        args.fill_in(self.semantic_targets is not None, isinstance(base.config, ScalarJointConfig))
+        objective = self._given_objective
+        if objective is None:
+            if leaves_out_semantics and args.objective in WITH_SEMANTICS:
+                logger.warning("There are no `semantic_targets`: training without L_sem (`semantic_weight` 0).")
+            objective = OBJECTIVES[args.objective](args, base.config)
+        _check_fit(base.config, args, objective, self.semantic_targets)
+        self.loss_terms = objective.to(args.device)
+        if base.dtype in (torch.float16, torch.bfloat16):
+            logger.warning("The weights, loaded in %s, are trained in float32.", base.dtype)
+            model.float()
+        # An adapter names its base, and the commit if that is on the Hub.
+        revision = None
+        if base.name_or_path:
+            revision = identify(base.name_or_path).commit
+        model = make_trainable(model, args, objective, revision)
+        self.scalar_model = without_adapter(model)
+        self.scalar_config = self.scalar_model.config
+        return model
+
+    def call_model_init(self, trial: Any = None) -> PeftModel | ScalarRetrievalModel:
+        """Return a new model, made trainable with the arguments, or with those of a trial of a search."""
+        model = super().call_model_init(trial)
+        self._identity = None  # that of the last model
+        if trial is None:
+            return self._fitted(model, self.args)
+        chosen = trial
+        if self.hp_search_backend == HPSearchBackend.OPTUNA:
+            chosen = self.hp_space(trial)
+        return self._fitted(model, replace(self.args, **chosen))
+
+    def _examples(self, data: Any) -> torch.utils.data.Dataset | None:
+        """Return training examples of rows; another data set is used as it is."""
+        is_iterable = isinstance(data, torch.utils.data.IterableDataset)
+        if data is not None and (is_iterable or not isinstance(data, torch.utils.data.Dataset)):
+            rows = self._checked_rows(data, "train_dataset")
+            data = ClipDataset(rows, self.processor, self.args.seed, self.args.keep_in_memory)
+        if isinstance(data, Examples) and isinstance(self.semantic_targets, SemanticTargets):
+            self.semantic_targets.check(data.rows)
+        return data
+
+    def _checked_rows(self, rows: Any, what: str, need_captions: bool = True) -> datasets.Dataset:
+        if self.processor is None:
+            raise ValueError("Rows need a `processing_class`, the processor that `load_model` returns with the model.")
+        return check_rows(rows, self.processor.modalities, what, need_captions)
+
+    def _checked(self, rows: Any, what: str) -> Rows:
+        """Check rows or, by name, several sets of them."""
+        if not isinstance(rows, dict):
+            return self._checked_rows(rows, what)
+        return {name: self._checked_rows(each, f"{what}[{name!r}]") for name, each in rows.items()}
 
     def _begin(self) -> None:
         super()._begin()
@@ -236,7 +368,7 @@ class ScalarTrainer(ResumableTrainer):
         generator = derived_generator(self.args.seed, step, self._micro_step)
         draws = torch.rand(rows.total, 4, generator=generator)[rows.local]
         probability = 1.0
-        if self.objective.uses_reduced_views:
+        if self.loss_terms.uses_reduced_views:
             args = self.args
             probability = full_view_probability(step, args.full_view_probability, args.full_view_decay_steps)
         return _Step(inputs, clip_index, rows, draws, probability)
@@ -245,7 +377,7 @@ class ScalarTrainer(ResumableTrainer):
         """The embeddings of the step, with what the objective needs to know of them."""
         # S* of the captions of all processes (Eq. 8), once the warm-up is over, and their clips.
         device = output.text_embeds.device
-        needs_affinities = self.objective.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps
+        needs_affinities = self.loss_terms.uses_semantics and self.state.global_step >= self.args.loss_warmup_steps
         affinities = None
         clips = None
         if needs_affinities or self._clips is not None:
@@ -316,7 +448,7 @@ class ScalarTrainer(ResumableTrainer):
         # Eq. 10: the terms of the embeddings, plus matching.
         if batch is None:
             batch = self._batch(output, step)
-        terms = self.objective(batch, self.state.global_step)
+        terms = self.loss_terms(batch, self.state.global_step)
         if self.matches:
             loss = self.matching_loss(output.match_logits, pairs.is_match, pairs.num_pairs)
             terms["dam"] = (self.args.matching_weight, loss)
@@ -362,7 +494,7 @@ class ScalarTrainer(ResumableTrainer):
             whole.temperature = self.scalar_model.logit_scale()
         # The terms of the whole batch, as in `compute_loss`.
         batch = self._batch(whole, step)
-        terms = self.objective(batch, self.state.global_step)
+        terms = self.loss_terms(batch, self.state.global_step)
         scale = 1 / self.current_gradient_accumulation_steps
         if self.matches:
             pairs = self._choose_pairs(batch, step, whole.condition_mask)
@@ -445,22 +577,73 @@ class ScalarTrainer(ResumableTrainer):
         super().log(logs, start_time)
 
     def evaluate(
-        self,
-        eval_dataset: datasets.Dataset | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, eval_dataset: Rows | None = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Rank the clips of the evaluation set for its captions; return the metrics of the joint score."""
-        # Imported here: they import most of search and evaluation, and most runs never rank.
-        from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
-        from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings
+        """
+        Rank the clips of the evaluation set for its captions.
 
-        # Embed all clips and captions of the benchmark.
-        rows = eval_dataset
-        if rows is None:
-            rows = self.eval_dataset
+        Args:
+            eval_dataset (`datasets.Dataset` or `dict` of them, *optional*): Rows as in training; by default those that
+                the Trainer was given. The name of a set comes before the names of its metrics.
+            metric_key_prefix (`str`): What the names of metrics begin with.
+
+        Returns:
+            The metrics of the model's score, such as `eval_text_to_video_recall_at_1`, in percent, and those of
+            `compute_metrics`.
+        """
+        rows = self.eval_dataset
+        if eval_dataset is not None:
+            rows = self._checked(eval_dataset, "eval_dataset")
         if rows is None:
             raise ValueError("Evaluation needs an `eval_dataset`.")
+        if not isinstance(rows, dict):
+            return self._measured(rows, metric_key_prefix)[1]
+        metrics = {}
+        for name, rows_of_set in rows.items():
+            metrics |= self._measured(rows_of_set, f"{metric_key_prefix}_{name}")[1]
+        return metrics
+
+    def predict(
+        self, test_dataset: datasets.Dataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """
+        Embed the clips of rows, and with captions also these.
+
+        Args:
+            test_dataset (`datasets.Dataset`): Rows as in training, with or without `caption`. Rows with the same
+                `video_id` are one clip; clips are in the order of their first rows.
+            metric_key_prefix (`str`): What the names of metrics begin with.
+
+        Returns:
+            `PredictionOutput`, with `predictions`: embeddings of clips `(V, M, dim)` and their modalities `(V, M)`,
+            True if present. With captions also the embeddings of captions `(Q, dim)`; `label_ids` are then the pairs
+            of a caption and its clip `(P, 2)`, and `metrics` those of [`evaluate`]. Otherwise both are None.
+        """
+        has_captions = "caption" in getattr(test_dataset, "column_names", ())
+        rows = self._checked_rows(test_dataset, "test_dataset", has_captions)
+        if has_captions:
+            embeddings, metrics = self._measured(rows, metric_key_prefix, is_prediction=True)
+            tensors = [embeddings.modality_embeds, embeddings.modality_mask, embeddings.text_embeds]
+            pairs = embeddings.pairs.numpy()
+        else:
+            from .retrieval import embed_without_captions
+
+            size = self.args.per_device_eval_batch_size
+            tensors = embed_without_captions(self.scalar_model, self.processor, rows, size)
+            metrics = None
+            pairs = None
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        return PredictionOutput(tuple(tensor.numpy() for tensor in tensors), pairs, metrics)
+
+    def _measured(
+        self, rows: datasets.Dataset, prefix: str, is_prediction: bool = False
+    ) -> tuple["Embeddings", dict[str, float]]:
+        """Embed rows and rank them; metrics of an evaluation are logged, and told to callbacks."""
+        # Imported here: they import most of search and evaluation, and most runs never rank.
+        from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
+
+        from .retrieval import measure
+
         embeddings = embed_dataset(
             self.scalar_model,
             self.processor,
@@ -468,18 +651,12 @@ class ScalarTrainer(ResumableTrainer):
             batch_size=self.args.per_device_eval_batch_size,
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
-        # Rank them by the model's own score, with every modality that they have (missing rate 0).
-        options = self.scalar_model.score_options()
-        method = options.pop("method")
-        results = evaluate_embeddings(embeddings, methods=(method,), rates=(0.0,), **options)
-        measured = results["rates"][0]["methods"][method]
-        # Log them under the names with which callbacks and `metric_for_best_model` read them.
-        recalls = [measured[f"{direction}_recall_at_1"] for direction in DIRECTIONS]
-        measured[MEAN_RECALL] = sum(recalls) / len(recalls)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+        measured = measure(self.scalar_model, embeddings, self.compute_metrics)
+        metrics = {f"{prefix}_{name}": value for name, value in measured.items()}
+        if not is_prediction:
+            self.log(metrics)
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return embeddings, metrics
 
 
-__all__ = ["ScalarTrainer"]
+__all__ = ["ScalarTrainer", "make_trainable"]

@@ -1,6 +1,7 @@
 """Training arguments that transformers does not have. Options that change the model are in its configuration."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -135,7 +136,8 @@ class ScalarTrainingArguments(TrainingArguments):
     )
     adapter: str = HfArg(
         default="paper",
-        help=f"What to train, one of {RECIPES}; for a joint encoder 'full' or some of {PARTS}, separated by commas.",
+        help=f"What to train, one of {RECIPES} or 'heads'; for a joint encoder 'full' or some of {PARTS}, separated "
+        "by commas.",
     )
     temperature: float = HfArg(default=0.07, help="Contrastive temperature tau; positive.")
     learnable_temperature: bool = HfArg(
@@ -144,7 +146,10 @@ class ScalarTrainingArguments(TrainingArguments):
     )
     contrastive_label_smoothing: float = HfArg(default=0.1, help="In the alignment loss, in [0, 1).")
     cross_arity_weight: float = HfArg(default=1.0, help="Weight beta of L_mask (Eq. 7); 0 skips it.")
-    semantic_weight: float = HfArg(default=1.0, help="Weight alpha of L_sem (Eq. 8); 0 skips it.")
+    semantic_weight: float | None = HfArg(
+        default=None,
+        help="Weight alpha of L_sem (Eq. 8); 0 skips it. By default 1, or in Python 0 without semantic targets.",
+    )
     calibration_weight: float = HfArg(default=1.0, help="Weight of the calibration inside L_sem; 0 skips it.")
     semantic_temperature: float = HfArg(default=0.5, help="tau* of the affinities; positive.")
     direction_temperature: float = HfArg(
@@ -152,7 +157,10 @@ class ScalarTrainingArguments(TrainingArguments):
     )
     uniformity_weight: float = HfArg(default=0.1, help="Weight lambda of L_unif (Eq. 9); 0 skips it.")
     loss_warmup_steps: int = HfArg(default=500, help="Steps before L_sem and L_unif are added.")
-    matching_weight: float = HfArg(default=0.1, help="Weight of L_DAM; 0 skips the cross-encoder.")
+    matching_weight: float | None = HfArg(
+        default=None,
+        help="Weight of L_DAM; 0 skips the cross-encoder. By default 0.1, or 0 for a joint encoder, which has none.",
+    )
     full_view_probability: float = HfArg(
         default=0.5, help="Final probability p_full of a complete view; 1 disables reduced views."
     )
@@ -168,6 +176,7 @@ class ScalarTrainingArguments(TrainingArguments):
         help="Clips encoded at once if a batch does not fit in memory: the gradient of the whole batch is "
         "computed in two passes over its parts (GradCache).",
     )
+    keep_in_memory: bool = HfArg(default=False, help="Decode every clip once and keep its frames.")
     report_to: str = HfArg(default="none", help="Installed trackers, separated by commas: tensorboard,trackio.")
 
     # Defaults of transformers that the paper changes.
@@ -233,7 +242,7 @@ class ScalarTrainingArguments(TrainingArguments):
 
     def _choose_metric(self) -> None:
         """Choose the metric of the best checkpoint and its direction, unless given; raise a ValueError if there is no
-        such metric, or no evaluation."""
+        evaluation."""
         if self.load_best_model_at_end or self.save_strategy == "best" or self.lr_scheduler_type in _BY_METRIC:
             if self.eval_strategy == "no":
                 raise ValueError(
@@ -242,13 +251,17 @@ class ScalarTrainingArguments(TrainingArguments):
                 )
             if self.metric_for_best_model is None:
                 self.metric_for_best_model = MEAN_RECALL
-        if self.metric_for_best_model is None:
-            return
-        name = self.metric_for_best_model.removeprefix("eval_")
-        if name not in METRICS:
-            raise ValueError(f"`metric_for_best_model` must be one of {tuple(METRICS)}, got {name!r}.")
-        if self.greater_is_better is None:
-            self.greater_is_better = METRICS[name]
+        # The direction of a metric of ours, which may follow the name of a data set; transformers has one for others.
+        for name, rises in METRICS.items():
+            if self.greater_is_better is None and (self.metric_for_best_model or "").endswith(name):
+                self.greater_is_better = rises
+
+    def check_metric(self, prefixes: Sequence[str] = ("",)) -> None:
+        """Raise a ValueError unless the metric of the best checkpoint is measured, after one of these prefixes."""
+        name = (self.metric_for_best_model or "").removeprefix("eval_")
+        known = [prefix + metric for prefix in prefixes for metric in METRICS]
+        if name and name not in known:
+            raise ValueError(f"`metric_for_best_model` must be one of {known}, got {name!r}.")
 
     def _check_effects(self) -> None:
         """Raise an error for what would have no effect with other fields, on this device, or as installed."""
@@ -276,10 +289,25 @@ class ScalarTrainingArguments(TrainingArguments):
                 f"{self.lr_scheduler_kwargs}: {error}"
             ) from error
 
+    def fill_in(self, has_targets: bool, is_joint: bool) -> None:
+        """
+        Set weights that were not given to the paper's, or to 0 if what they need is absent.
+
+        Args:
+            has_targets (`bool`): Whether there are semantic targets.
+            is_joint (`bool`): Whether the model is a joint encoder, which has no cross-encoder.
+        """
+        if self.semantic_weight is None:
+            self.semantic_weight = float(has_targets)
+        if self.matching_weight is None:
+            self.matching_weight = 0.1
+            if is_joint:
+                self.matching_weight = 0.0
+
     @property
     def uses_semantics(self) -> bool:
         """Whether the objective needs semantic targets."""
-        return self.objective in WITH_SEMANTICS and self.semantic_weight > 0
+        return self.objective in WITH_SEMANTICS and self.semantic_weight != 0
 
     @property
     def uses_matching(self) -> bool:

@@ -93,10 +93,18 @@ def test_a_learned_temperature_is_continued(tiny_run, tmp_path, fields, weights)
     assert (tmp_path / "again" / weights).read_bytes() == (first / weights).read_bytes()
 
 
-def test_heads_are_refused_for_three_towers(tiny_run, first, tmp_path):
-    for folder in (tiny_run.folder / "model", first):
-        with pytest.raises(ValueError, match="`adapter: heads` is for joint encoders"):
-            run(tiny_run, tmp_path / "heads", "--model", folder, "--adapter", "heads")
+@pytest.mark.parametrize(
+    ("start", "adapter", "message"),
+    [
+        ("model", "trunk", "`adapter: trunk` is for joint encoders"),
+        ("model", "video,heads", "`adapter: video,heads` is for joint encoders"),
+        ("first", "heads", r"differs from what `adapter: heads` trains in \['text_model'\].*merge"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_three_towers_is_refused(tiny_run, first, tmp_path, start, adapter, message):
+    folder = {"model": tiny_run.folder / "model", "first": first}[start]
+    with pytest.raises(ValueError, match=message):
+        run(tiny_run, tmp_path / "heads", "--model", folder, "--adapter", adapter)
 
 
 def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):

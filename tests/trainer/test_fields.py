@@ -13,10 +13,10 @@ from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
-from tests.trainer.test_scalar_trainer import Affinities, make_trainer
+from tests.trainer.test_scalar_trainer import EVAL_ROWS, Affinities, make_trainer
 
 ROOT = Path(__file__).resolve().parents[2]
-EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "eval_dataset": [0]}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "eval_dataset": EVAL_ROWS}
 EPOCHS = {"max_steps": -1, "num_train_epochs": 2}  # of two steps
 ADAM = {"optim": "adamw_torch"}
 SAVED = {"save_strategy": "steps", "save_steps": 2}
@@ -236,7 +236,7 @@ def args_of(folder, **options):
 
 
 def test_the_metrics_are_those_of_an_evaluation(tmp_path, embedded):
-    trainer = make_trainer(tmp_path, eval_dataset=[0])
+    trainer = make_trainer(tmp_path, eval_dataset=EVAL_ROWS)
     measured = trainer.evaluate()
     assert measured.keys() == {f"eval_{name}" for name in METRICS} | {"epoch"}
     both = measured["eval_text_to_video_recall_at_1"], measured["eval_video_to_text_recall_at_1"]
@@ -268,6 +268,12 @@ def test_the_best_checkpoint_is_kept_when_the_folder_of_a_run_is_moved(tmp_path,
     trainer.save_model()
     best, final = (moved / name / "adapter_model.safetensors" for name in ("checkpoint-1", ""))
     assert best.read_bytes() == final.read_bytes()
+
+
+@pytest.mark.parametrize(("sets", "words"), [(EVAL_ROWS, "'mean_recall"), ({"val": EVAL_ROWS}, "'val_mean_recall")])
+def test_a_metric_that_will_not_be_measured_is_refused(tmp_path, sets, words):
+    with pytest.raises(ValueError, match=f"`metric_for_best_model` must be one of .*{words}.* got 'loss'"):
+        make_trainer(tmp_path, eval_dataset=sets, metric_for_best_model="loss", eval_strategy="steps")
 
 
 def test_the_user_may_name_the_direction_of_a_metric(tmp_path):
@@ -366,7 +372,6 @@ def test_half_precision_of_the_launcher_is_refused_on_a_processor(tmp_path, monk
         ({"lr_scheduler_type": "greedy"}, "need evaluations. Set `eval_split`"),
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "need evaluations"),
         ({"save_strategy": "best"}, "need evaluations"),
-        ({"metric_for_best_model": "loss", "eval_strategy": "steps"}, "one of .*'mean_recall_at_1'.* got 'loss'"),
         (
             {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 0}},
             "`every_n_layers` must be a number in",
@@ -404,8 +409,8 @@ def test_checked_arguments_can_be_copied(tmp_path):
 
 # Arguments of the Trainer that are used; a new one belongs here, or to those that are refused.
 USED = {"model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class", "callbacks", "self"}
-USED |= {"optimizers", "optimizer_cls_and_kwargs"}
-NOT_USED = {"compute_metrics", "compute_loss_func", "preprocess_logits_for_metrics", "model_init"}
+USED |= {"optimizers", "optimizer_cls_and_kwargs", "compute_metrics", "model_init"}
+NOT_USED = {"compute_loss_func", "preprocess_logits_for_metrics"}
 
 
 def test_every_argument_of_the_installed_trainer_is_used_or_refused():
@@ -423,7 +428,7 @@ def test_a_rate_of_lora_is_refused_with_an_optimizer_of_ones_own(tmp_path):
     trainer = make_trainer(tmp_path, lora_learning_rate=1e-4)
     optimizer = torch.optim.SGD(trainer.model.parameters())
     with pytest.raises(ValueError, match="`lora_learning_rate` has no effect on an optimizer of your own"):
-        ScalarTrainer(trainer.model, trainer.args, Affinities(), optimizers=(optimizer, None))
+        ScalarTrainer(trainer.model, trainer.args, semantic_targets=Affinities(), optimizers=(optimizer, None))
 
 
 def test_an_optimizer_class_of_ones_own_is_used(tmp_path):

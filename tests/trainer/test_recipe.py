@@ -41,7 +41,7 @@ def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_
     )
     recipe = write(tmp_path, "own.yaml", "base: base.yaml\nseed: 2\nkeep_in_memory: true\nuse_cpu: true\n")
     run, training = parse_arguments([str(recipe), "--seed", "3", "--model", "b"])
-    assert (training.seed, training.learning_rate, run.model, run.keep_in_memory) == (3, 1e-4, "b", True)
+    assert (training.seed, training.learning_rate, run.model, training.keep_in_memory) == (3, 1e-4, "b", True)
     later = write(tmp_path, "later.yaml", "seed: 4\nreport_to: [tensorboard, trackio]\n")
     _, training = parse_arguments([str(recipe), str(later)])
     assert (training.seed, training.report_to) == (4, trackers)
@@ -51,6 +51,7 @@ def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_
 def test_the_defaults_are_the_papers(tmp_path):
     recipe = write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nuse_cpu: true\n")
     _, args = parse_arguments([str(recipe)])
+    args.fill_in(has_targets=True, is_joint=False)
     assert (args.objective, args.adapter, args.temperature) == ("scalar", "paper", 0.07)
     assert (args.contrastive_label_smoothing, args.cross_arity_weight, args.matching_weight) == (0.1, 1.0, 0.1)
     assert (args.full_view_probability, args.full_view_decay_steps) == (0.5, 2000)

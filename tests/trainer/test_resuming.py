@@ -19,7 +19,7 @@ from scalar_retrieval.trainer.resuming import ResumableTrainer
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from tests.conftest import make_tiny_config
 from tests.trainer.test_checkpoints import list_again
-from tests.trainer.test_scalar_trainer import make_trainer
+from tests.trainer.test_scalar_trainer import EVAL_ROWS, make_trainer
 
 pytestmark = pytest.mark.e2e
 
@@ -89,14 +89,14 @@ RUNS = {
         "eval_strategy": "steps",
         "eval_steps": 1,
         "load_best_model_at_end": True,
-        "eval_dataset": [0],
+        "eval_dataset": EVAL_ROWS,
         "logging_steps": 2,
     },
     "evaluated by epochs": {
         "max_steps": 4,
         "score": [1, 3, 2, 0],
         "eval_strategy": "epoch",
-        "eval_dataset": [0],
+        "eval_dataset": EVAL_ROWS,
         "logging_steps": 3,
     },
 }
@@ -156,7 +156,7 @@ def test_a_checkpoint_of_another_run_is_refused(checkpoint, tmp_path, unless_fas
         "metric_for_best_model": {
             "metric_for_best_model": "text_to_video_mean_rank",
             "eval_strategy": "steps",
-            "eval_dataset": [0],
+            "eval_dataset": EVAL_ROWS,
         },
         "num_examples": {"size": 16},
     }

@@ -6,6 +6,7 @@ import math
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -55,6 +56,8 @@ class Affinities:
 
 
 AFFINITIES = Affinities()
+EVAL_ROWS = datasets.Dataset.from_dict({"video_id": ["a", "b"], "caption": ["a dog", "a cat"], "subtitle": ["x", "y"]})
+ANY_PROCESSOR = SimpleNamespace(modalities=MODALITIES)
 
 
 def make_trainer(
@@ -69,6 +72,8 @@ def make_trainer(
     semantic_targets=AFFINITIES,
     condition_on=("video", "audio"),
     clips=None,
+    processor=ANY_PROCESSOR,
+    compute_metrics=None,
     **changes,
 ):
     torch.manual_seed(0)
@@ -89,10 +94,10 @@ def make_trainer(
         learnable = args.learnable_temperature
         config = {"aggregation": aggregation, "has_logit_scale": learnable, "condition_on": condition_on}
         model = ScalarModel(make_tiny_config(**config))
-        model = apply_adapters(model, args.adapter, args.uses_matching, learnable)
     dtype = torch.float64 if double else torch.float32
     model = model.to(dtype)
     data = {"train_dataset": Batches(size, mask, dtype), "eval_dataset": eval_dataset}
+    data |= {"processing_class": processor, "compute_metrics": compute_metrics}
     trainer = ScalarTrainer(model, args, semantic_targets=semantic_targets, objective=given_objective, **data)
     if clips is not None:
         trainer._clips = torch.tensor(clips)
@@ -135,7 +140,7 @@ def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_p
     assert 4 < (affinities > 0).sum() < 16
     options = {"method": "scalar", "query_temperature": 0.1}
     embeddings = output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced
-    terms = trainer.objective(Batch(RowLayout((4,), 0), *embeddings, options, affinities), 0)
+    terms = trainer.loss_terms(Batch(RowLayout((4,), 0), *embeddings, options, affinities), 0)
     losses = {name: loss for name, (_, loss) in terms.items()}
     torch.testing.assert_close(
         loss, losses["align"] + 0.7 * losses["mask"] + 0.9 * losses["sem"] + 0.2 * losses["unif"]
@@ -539,7 +544,7 @@ def test_evaluation_ranks_the_clips_of_the_set(tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr("scalar_retrieval.eval.embedding.embed_dataset.embed_dataset", embed)
-    metrics = make_trainer(tmp_path).evaluate(eval_dataset=["any"])
+    metrics = make_trainer(tmp_path).evaluate(eval_dataset=EVAL_ROWS)
     assert metrics["eval_text_to_video_recall_at_1"] == 50.0 and metrics["eval_text_to_video_mean_rank"] == 1.5
     assert json.dumps(metrics)
 
@@ -610,7 +615,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_is_applied(tmp_pa
 def test_an_interrupt_keeps_its_checkpoint_beside_the_best(tmp_path):
     options = {"save_total_limit": 1, "load_best_model_at_end": True}
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
-    trainer = make_trainer(tmp_path, max_steps=9, eval_dataset=[0], **options, **saving)
+    trainer = make_trainer(tmp_path, max_steps=9, eval_dataset=EVAL_ROWS, **options, **saving)
     interrupt = StopOnInterrupt()
     trainer.add_callback(interrupt)
     compute_loss = trainer.compute_loss

@@ -1,0 +1,465 @@
+"""A Trainer like any other: rows in, a session of Python, evaluations, predictions and searches."""
+
+import sys
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.data import COLUMNS, check_rows
+from scalar_retrieval.trainer.objectives import Objective
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.semantic_targets import SemanticTargets, make_semantic_targets
+from scalar_retrieval.trainer.training_args import METRICS, ScalarTrainingArguments
+from tests.gallery.decoding.reading import write_media
+from tests.joint_encoders import write_joint_encoder
+
+CAPTIONS = ["a red circle", "the blue square", "a dog barks", "a cat meows"]
+QUICK = {
+    "per_device_train_batch_size": 4, "max_steps": 2, "use_cpu": True, "disable_tqdm": True, "learning_rate": 1e-2,
+    "warmup_steps": 0, "full_view_decay_steps": 0, "loss_warmup_steps": 0, "logging_steps": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model_dir):
+    """Four short films with sound, and a joint encoder as it is published."""
+    folder = tmp_path_factory.mktemp("session")
+    for number in range(4):
+        write_media(folder / f"{number}.mp4", num_frames=4 + number, seconds_of_audio=0.5)
+    write_joint_encoder(folder / "encoder")
+    (folder / "towers").symlink_to(tiny_model_dir)
+    return folder
+
+
+@pytest.fixture
+def rows(folder):
+    paths = [str(folder / f"{number}.mp4") for number in range(4)]
+    return datasets.Dataset.from_dict({"caption": CAPTIONS, "video_path": paths})
+
+
+class Margin(Objective):
+    def forward(self, batch, step):
+        own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
+        return {"margin": (1.0, (batch.text_to_clip - own + 0.2).relu().sum() / batch.rows.mean)}
+
+
+def trainer_of(place, output, rows, *, fields=(), **options):
+    model, processor = load_model(place)
+    args = ScalarTrainingArguments(str(output), adapter="heads", **QUICK | dict(fields))
+    return ScalarTrainer(model, args, train_dataset=rows, processing_class=processor, **options)
+
+
+def scores_of(model, processor, rows):
+    texts, clips = rows["caption"][:], rows["video_path"][:]
+    with torch.no_grad():
+        return model.eval()(**processor(text=texts, videos=clips)).scores
+
+
+# The session ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "objective"), [("towers", None), ("encoder", None), ("encoder", Margin())])
+def test_the_session_of_the_readme(folder, rows, tmp_path, kind, objective):
+    model, processor = load_model(folder / kind)
+    args = ScalarTrainingArguments(str(tmp_path), adapter="heads", **QUICK)
+    trainer = ScalarTrainer(
+        model, args, train_dataset=rows, eval_dataset={"val": rows}, processing_class=processor, objective=objective
+    )
+    before = scores_of(load_model(folder / kind)[0], processor, rows)
+    trainer.train()
+    measured = trainer.evaluate()
+    trainer.save_model()
+    assert {f"eval_val_{name}" for name in METRICS} <= measured.keys()
+    loaded, own_processor = load_model(tmp_path)
+    after = scores_of(loaded, own_processor, rows)
+    torch.testing.assert_close(after, scores_of(trainer.model, processor, rows), atol=1e-6, rtol=0)
+    assert (after - before).abs().max() > 1e-4
+    trained = {name for name, value in trainer.model.named_parameters() if value.requires_grad}
+    assert trained and not any(".lora_" in name for name in trained)
+    logged = {name for entry in trainer.state.log_history for name in entry}
+    assert ("loss_margin" in logged) == (objective is not None) and "loss_sem" not in logged
+
+
+def test_the_session_runs_as_a_script_among_files_of_the_same_names(commands, folder, rows, tmp_path):
+    for name in ("trainer.py", "search.py", "gallery.py"):
+        (tmp_path / name).write_text("raise RuntimeError('of somebody else')\n")
+    rows.to_csv(tmp_path / "rows.csv")
+    (tmp_path / "mine.py").write_text(f"""
+import datasets
+from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
+from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
+
+rows = datasets.Dataset.from_csv("rows.csv")
+model, processor = load_model({str(folder / "encoder")!r})
+args = ScalarTrainingArguments("runs/mine", adapter="heads", **{QUICK!r})
+trainer = ScalarTrainer(model, args, train_dataset=rows, eval_dataset={{"val": rows}}, processing_class=processor)
+trainer.train()
+print(sorted(trainer.evaluate()))
+trainer.save_model()
+""")
+    ended = commands.run("-m", "mine", cwd=tmp_path, timeout=120)
+    assert ended.code == 0, ended.stderr[-3000:]
+    assert "eval_val_mean_recall_at_1" in ended.stdout
+    assert "There are no `semantic_targets`: training without L_sem" in ended.stderr
+    assert (tmp_path / "runs" / "mine" / "adapter_model.safetensors").is_file()
+
+
+def test_a_resumed_session_is_the_straight_one(folder, rows, tmp_path):
+    saved = {"save_strategy": "steps", "save_steps": 1}
+    weights = []
+    for name, checkpoint in (("straight", None), ("resumed", str(tmp_path / "straight" / "checkpoint-1"))):
+        trainer = trainer_of(folder / "towers", tmp_path / name, rows, fields=saved)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model()
+        weights.append((tmp_path / name / "adapter_model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def batch_of(trainer):
+    return trainer.data_collator([trainer.train_dataset[index] for index in range(4)])
+
+
+def assert_same(batch, expected):
+    assert batch.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in batch.items())
+
+
+@pytest.mark.parametrize("name", ["video", "video_path"])
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_column_of_videos_is_read_as_its_paths(folder, rows, tmp_path, name, decode):
+    columns = {"caption": CAPTIONS, name: rows["video_path"][:]}
+    videos = datasets.Dataset.from_dict(columns).cast_column(name, datasets.Video(decode=decode))
+    expected = batch_of(trainer_of(folder / "towers", tmp_path, rows))
+    assert_same(batch_of(trainer_of(folder / "towers", tmp_path, videos)), expected)
+    assert expected["modality_mask"].tolist() == [[True, True, False]] * 4
+
+
+def test_sound_is_that_of_the_video_unless_its_column_says_otherwise(folder, rows, tmp_path):
+    own = trainer_of(folder / "towers", tmp_path, rows).train_dataset.rows
+    assert own["audio_path"][:] == own["video_path"][:] == own["video_id"][:]
+    without = rows.add_column("audio_path", [None, None, *rows["video_path"][2:]])
+    mask = batch_of(trainer_of(folder / "towers", tmp_path, without))["modality_mask"]
+    assert mask[:, 1].tolist() == [False, False, True, True]
+
+
+def test_what_is_absent_does_not_change_a_step(folder, rows, tmp_path):
+    """A column in which every value is None is as no column."""
+    empty = rows.add_column("subtitle", [None] * 4).add_column("video_id", rows["video_path"][:])
+    losses = []
+    for given in (rows, empty):
+        trainer = trainer_of(folder / "towers", tmp_path, given)
+        losses.append(trainer.compute_loss(trainer.model, batch_of(trainer)))
+    assert torch.equal(*losses)
+
+
+def test_rows_of_one_file_are_one_clip(folder, rows, tmp_path):
+    twice = datasets.concatenate_datasets([rows, rows.map(lambda row: {"caption": row["caption"] + " dog"})])
+    trainer = trainer_of(folder / "towers", tmp_path, twice)
+    assert trainer._clips.tolist() == [0, 1, 2, 3] * 2
+    assert trainer.predict(twice).predictions[0].shape[0] == 4
+
+
+REFUSED = {
+    "a list": (lambda rows: rows.to_list(), "must be a `datasets.Dataset`, got list"),
+    "a dictionary of splits": (lambda rows: datasets.DatasetDict(train=rows), "got DatasetDict: .*one split"),
+    "a stream": (lambda rows: rows.to_iterable_dataset(), "got IterableDataset: batches are drawn from all rows"),
+    "no row": (lambda rows: rows.select([]), "has no rows"),
+    "no caption": (lambda rows: rows.remove_columns("caption"), r"has the columns \['video_path'\]. Each row needs"),
+    "nothing of a clip": (lambda rows: rows.remove_columns("video_path"), "has the columns .*at least one of"),
+    "two columns of videos": (lambda rows: rows.add_column("video", rows["video_path"]), "has the columns"),
+    "an empty caption": (lambda rows: rows.map(lambda row: {"caption": " "}), "has no caption, got ' '"),
+    "numbers": (
+        lambda rows: rows.remove_columns("caption").add_column("caption", [1, 2, 3, 4]),
+        r"The column 'caption' of `train_dataset` must hold texts, got Value\('int64'\)",
+    ),
+    "bytes": (
+        lambda rows: (
+            rows.add_column("video", [{"bytes": b"0", "path": None}] * 4)
+            .remove_columns("video_path")
+            .cast_column("video", datasets.Video(decode=False))
+        ),
+        "Row 0 of `train_dataset` holds the bytes of a video, which are not read. Write them to a file",
+    ),
+    "a clip without a file": (
+        lambda rows: rows.remove_columns("video_path").add_column("video_path", [None] * 4),
+        "Row 0 of `train_dataset` names no file, so it needs a `video_id`",
+    ),
+    "a clip of nothing": (
+        lambda rows: (
+            rows.remove_columns("video_path").add_column("video_path", [None] * 4).add_column("video_id", list("abcd"))
+        ),
+        "The clip 'a' of `train_dataset` has neither a file nor a text",
+    ),
+    "clips that differ": (
+        lambda rows: rows.add_column("video_id", ["a"] * 4),
+        "Rows of the clip 'a' give different files",
+    ),
+    "missing files": (
+        lambda rows: rows.map(lambda row: {"video_path": "no" + row["video_path"]}),
+        r"4 files of `train_dataset` do not exist: .*3\.mp4\. Restore them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_rows_that_cannot_be_trained_on_are_refused_at_the_start(folder, rows, tmp_path, name):
+    change, message = REFUSED[name]
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        trainer_of(folder / "towers", tmp_path, change(rows))
+
+
+def test_rows_to_evaluate_on_are_checked_at_the_start_too(folder, rows, tmp_path):
+    wrong = rows.remove_columns("caption")
+    with pytest.raises(ValueError, match=r"`eval_dataset\['val'\]` has the columns"):
+        trainer_of(folder / "towers", tmp_path, rows, eval_dataset={"val": wrong})
+    trainer = trainer_of(folder / "towers", tmp_path, rows)
+    with pytest.raises(ValueError, match="`eval_dataset` has the columns"):
+        trainer.evaluate(wrong)
+    with pytest.raises(ValueError, match="needs an `eval_dataset`"):
+        trainer.evaluate()
+
+
+def test_columns_that_nothing_reads_are_named(folder, rows, tmp_path, caplog):
+    trainer_of(folder / "towers", tmp_path, rows.add_column("mood", list("abcd")))
+    assert "The model does not embed mood: it embeds video, audio, subtitle." in caplog.text
+
+
+def test_the_message_names_each_column():
+    for name in ("caption", "video_path", "video", "audio_path", "subtitle", "video_id"):
+        assert f"`{name}`" in COLUMNS
+    rows = datasets.Dataset.from_dict({"caption": ["a"], "title": ["b"], "video_id": ["c"]})
+    assert check_rows(rows, ["video", "title"], "rows")["title"][:] == ["b"]
+    with pytest.raises(ValueError, match="has the columns"):
+        check_rows(rows, ["video", "audio"], "rows")
+
+
+def test_rows_need_the_processor(folder, rows, tmp_path):
+    model, _ = load_model(folder / "towers")
+    with pytest.raises(ValueError, match="Rows need a `processing_class`"):
+        ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), **QUICK), train_dataset=rows)
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def saved_adapter(folder, rows, output):
+    trainer = trainer_of(folder / "towers", output, rows)
+    trainer.train()
+    trainer.save_model()
+    return output
+
+
+def test_an_adapter_is_continued_or_refused_but_never_dropped(folder, rows, tmp_path):
+    place = saved_adapter(folder, rows, tmp_path / "first")
+    args = ScalarTrainingArguments(str(tmp_path / "again"), adapter="heads", **QUICK)
+    with pytest.raises(ValueError, match="has an adapter inside: load it with `load_model.*trainable=True"):
+        ScalarTrainer(load_model(place)[0], args)
+    model, processor = load_model(place, trainable=True)
+    expected = scores_of(model, processor, rows)
+    trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor)
+    assert trainer.model is model and torch.equal(scores_of(trainer.model, processor, rows), expected)
+    other = ScalarTrainingArguments(str(tmp_path / "other"), adapter="paper", **QUICK)
+    with pytest.raises(ValueError, match="differs from what `adapter: paper` trains"):
+        ScalarTrainer(load_model(place, trainable=True)[0], other)
+    full = ScalarTrainingArguments(str(tmp_path / "full"), adapter="full", **QUICK)
+    merged = ScalarTrainer(load_model(place, trainable=True)[0], full).model
+    assert not isinstance(merged, PeftModel)
+    torch.testing.assert_close(scores_of(merged, processor, rows), expected, atol=1e-6, rtol=0)
+
+
+def test_the_weights_of_a_new_adapter_follow_from_the_seed(folder, rows, tmp_path):
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(drawn))
+        model, _ = load_model(folder / "towers")
+        trainer = ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), seed=seed, **QUICK))
+        drawn.append(next(value for name, value in trainer.model.named_parameters() if ".lora_A" in name))
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_weights_in_half_precision_are_trained_in_single(folder, rows, tmp_path, caplog):
+    model, processor = load_model(folder / "encoder", dtype=torch.bfloat16)
+    args = ScalarTrainingArguments(str(tmp_path), adapter="heads", **QUICK)
+    trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor)
+    assert {value.dtype for value in trainer.model.parameters()} == {torch.float32}
+    assert "loaded in torch.bfloat16, are trained in float32" in caplog.text
+
+
+def test_a_temperature_is_added_if_it_is_to_be_learned(folder, rows, tmp_path):
+    fields = {"learnable_temperature": True, "calibration_weight": 0.0, "temperature": 0.3}
+    trainer = trainer_of(folder / "encoder", tmp_path, rows, fields=fields)
+    assert trainer.scalar_model.logit_scale().item() == pytest.approx(0.3)
+    trainer.train()
+    trainer.save_model()
+    learned = trainer.scalar_model.logit_scale().item()
+    assert learned != pytest.approx(0.3, abs=1e-4)
+    assert load_model(tmp_path)[0].logit_scale().item() == pytest.approx(learned)
+
+
+# Weights that were not given -----------------------------------------------------------------------------------------
+
+
+def test_targets_decide_whether_their_term_is_trained_unless_its_weight_is_given(folder, rows, tmp_path):
+    with pytest.raises(ValueError, match="needs `semantic_targets`: create them with"):
+        trainer_of(folder / "towers", tmp_path, rows, fields={"semantic_weight": 1.0})
+    complete = check_rows(rows, ("video",), "rows")
+    make_semantic_targets(complete, tmp_path / "targets", "light", num_neighbors=2, progress=False)
+    targets = SemanticTargets(tmp_path / "targets")
+    assert trainer_of(folder / "towers", tmp_path, rows, semantic_targets=targets).args.semantic_weight == 1
+    with pytest.raises(ValueError, match="order differ from the 4 rows"):
+        trainer_of(folder / "towers", tmp_path, rows.select([1, 0, 2, 3]), semantic_targets=targets)
+
+
+def test_a_joint_encoder_is_trained_without_matching_unless_that_is_asked_for(folder, rows, tmp_path):
+    assert trainer_of(folder / "encoder", tmp_path, rows).args.matching_weight == 0
+    assert trainer_of(folder / "towers", tmp_path, rows).args.matching_weight == 0.1
+    with pytest.raises(ValueError, match="no cross-encoder to train for matching"):
+        trainer_of(folder / "encoder", tmp_path, rows, fields={"matching_weight": 0.1})
+
+
+# Evaluations and predictions -----------------------------------------------------------------------------------------
+
+
+def reciprocal(prediction):
+    assert prediction.predictions.shape == (4, 4) and prediction.label_ids.tolist() == [[n, n] for n in range(4)]
+    best = prediction.predictions.argsort(1)[:, ::-1]
+    found = [list(row).index(number) + 1 for number, row in enumerate(best)]
+    assert prediction.ranks["text_to_video"].tolist() == found and prediction.ranks["video_to_text"].shape == (4,)
+    return {"reciprocal_rank": float((1 / np.array(found)).mean())}
+
+
+def test_metrics_of_ones_own_choose_the_best_checkpoint(folder, rows, tmp_path):
+    every = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    every |= {"load_best_model_at_end": True, "metric_for_best_model": "reciprocal_rank"}
+    data = {"eval_dataset": rows, "compute_metrics": reciprocal}
+    trainer = trainer_of(folder / "towers", tmp_path, rows, fields=every, **data)
+    trainer.train()
+    measured = [
+        entry["eval_reciprocal_rank"] for entry in trainer.state.log_history if "eval_reciprocal_rank" in entry
+    ]
+    assert trainer.state.best_metric == max(measured) and len(measured) == 2
+    trainer.compute_metrics = lambda prediction: {"mean_recall_at_1": 0.0}
+    with pytest.raises(ValueError, match=r"names of their own; \['mean_recall_at_1'\] are measured already"):
+        trainer.evaluate()
+
+
+def test_the_metric_of_one_of_several_sets_chooses_the_best_checkpoint(folder, rows, tmp_path):
+    every = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    every |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_b_text_to_video_mean_rank"}
+    sets = {"a": rows, "b": rows.select([0, 1])}
+    trainer = trainer_of(folder / "towers", tmp_path, rows, fields=every, eval_dataset=sets)
+    trainer.train()
+    ranks = [
+        entry["eval_b_text_to_video_mean_rank"]
+        for entry in trainer.state.log_history
+        if len(entry) > 9 and "eval_b_num_unscorable_clips" in entry
+    ]
+    assert len(ranks) == 2 and trainer.state.best_metric == min(ranks)
+    assert max(ranks) <= 2 < max(trainer.evaluate(rows)["eval_text_to_video_mean_rank"] * 4, 3)
+
+
+def test_predictions_are_embeddings_and_with_captions_metrics(folder, rows, tmp_path):
+    trainer = trainer_of(folder / "towers", tmp_path, rows, compute_metrics=reciprocal)
+    (clips, mask, texts), pairs, metrics = trainer.predict(rows)
+    assert clips.shape == (4, 3, 16) and mask.tolist() == [[True, True, False]] * 4 and texts.shape == (4, 16)
+    assert pairs.tolist() == [[number, number] for number in range(4)]
+    measured = trainer.evaluate(rows)
+    assert metrics == {name.replace("eval_", "test_"): value for name, value in measured.items() if name != "epoch"}
+    (alone, same_mask), pairs, metrics = trainer.predict(rows.remove_columns("caption"))
+    np.testing.assert_array_equal(alone, clips)
+    assert same_mask.tolist() == mask.tolist() and pairs is None and metrics is None
+
+
+# A new model for each training ---------------------------------------------------------------------------------------
+
+
+def test_a_function_gives_a_new_model_to_each_training(folder, rows, tmp_path):
+    made = []
+
+    def model_init():
+        made.append(load_model(folder / "towers")[0])
+        return made[-1]
+
+    args = ScalarTrainingArguments(str(tmp_path), adapter="paper", **QUICK)
+    processor = load_model(folder / "towers")[1]
+    trainer = ScalarTrainer(None, args, model_init=model_init, train_dataset=rows, processing_class=processor)
+    weights = []
+    for _ in range(2):
+        trainer.train()
+        weights.append([value.detach().clone() for value in trainer.model.parameters() if value.requires_grad])
+        assert trainer.scalar_model is made[-1]
+    assert len(made) == 3 and all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+
+
+OPTUNA = '''
+"""The names of optuna that transformers uses, for machines without it."""
+from types import SimpleNamespace
+__spec__.origin = __file__
+class BaseTrial:
+    def __init__(self, number):
+        self.number, self.params, self.value = number, {}, None
+        self.study = SimpleNamespace(_is_multi_objective=lambda: False)
+    def suggest_categorical(self, name, values):
+        return self.params.setdefault(name, values[self.number % len(values)])
+    def report(self, value, step):
+        pass
+    def should_prune(self):
+        return False
+trial = SimpleNamespace(BaseTrial=BaseTrial, Trial=BaseTrial, FixedTrial=BaseTrial)
+Trial = BaseTrial
+class Study:
+    def optimize(self, objective, n_trials, **options):
+        self.trials = [BaseTrial(number) for number in range(n_trials)]
+        for one in self.trials:
+            one.value = objective(one)
+        self.best_trial = max(self.trials, key=lambda one: one.value)
+    def _is_multi_objective(self):
+        return False
+def create_study(direction=None, directions=None, **kwargs):
+    return Study()
+'''
+
+
+@pytest.fixture
+def optuna(tmp_path, monkeypatch):
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        (tmp_path / "packages" / "optuna").mkdir(parents=True)
+        (tmp_path / "packages" / "optuna" / "__init__.py").write_text(OPTUNA)
+        monkeypatch.syspath_prepend(tmp_path / "packages")
+    yield
+    sys.modules.pop("optuna", None)
+
+
+def test_hyperparameters_are_searched(optuna, folder, rows, tmp_path):
+    """Each trial trains a new model with the adapter and the weights of the trial."""
+    seen = []
+
+    def space(trial):
+        chosen = [("heads", 0.0, 0.1), ("paper", 0.2, 0.3)][trial.suggest_categorical("choice", [0, 1])]
+        return dict(zip(("adapter", "matching_weight", "temperature"), chosen, strict=True))
+
+    def objective(metrics):
+        terms = trainer.loss_terms.args
+        has_matrices = any(".lora_" in name for name, _ in trainer.model.named_parameters())
+        seen.append((has_matrices, trainer.matches, terms.temperature, trainer.args.temperature))
+        return metrics["eval_mean_recall_at_1"]
+
+    args = ScalarTrainingArguments(str(tmp_path / "run"), **QUICK | {"eval_strategy": "steps", "eval_steps": 2})
+    model_init, processor = (lambda: load_model(folder / "towers")[0]), load_model(folder / "towers")[1]
+    data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": processor}
+    trainer = ScalarTrainer(None, args, model_init=model_init, **data)
+    best = trainer.hyperparameter_search(space, objective, n_trials=2, direction="maximize", backend="optuna")
+    assert set(seen) == {(False, False, 0.1, 0.1), (True, True, 0.3, 0.3)}
+    assert best.run_id in ("0", "1")
+    with pytest.raises((TypeError, ValueError), match="speed"):
+        trainer.hyperparameter_search(lambda trial: {"speed": 1}, objective, n_trials=1, backend="optuna")
