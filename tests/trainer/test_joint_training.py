@@ -188,7 +188,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(place, rows, tmp_path, a
     def result(**options):
         model, processor = load(place, adapter)
         collator = ScalarDataCollator(processor)
-        trainer = trainer_of(tmp_path, model, ClipDataset(rows, processor), collator, **options)
+        trainer = trainer_of(tmp_path, model, ClipDataset(rows, processor), collator, adapter=adapter, **options)
         batch = from_files(rows, processor)
         assert batch["modality_mask"].sum(dim=0).tolist() == [4, 3, 3]
         return step(trainer, batch)
