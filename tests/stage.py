@@ -82,6 +82,10 @@ def set_up(folder: Path) -> Path:
         folder / "galleries" / "videos",
     )
     _write_embeddings(folder / "galleries" / "msrvtt")
+    files = ["a.mp4", "b.mp4", "data/miniature/test/000000.mp4", "data/miniature/test/000001.mp4"] * 2
+    lines = [f"a clip of number {number},{path}" for number, path in enumerate(files)]
+    for name in ("train.csv", "val.csv"):
+        (folder / name).write_text("\n".join(["caption,video_path", *lines]))
     return folder
 
 

@@ -4,7 +4,7 @@ repeats."""
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from scalar_retrieval.eval.benchmarks.annotations import FEATURES, KIND
+from scalar_retrieval.eval.benchmarks.annotations import FEATURES, KIND, make_dataset
 from scalar_retrieval.eval.benchmarks.clip_rows import group_rows, read_row, text_columns, warn_unread
 from scalar_retrieval.modeling_scalar import Clip, ScalarProcessor
 from scalar_retrieval.modeling_scalar.media_scalar import names_subtitle_file
@@ -38,48 +38,32 @@ COLUMNS = (
     "are one clip."
 )
 """The columns of the rows that a Trainer takes, for messages."""
-_TEXT = (datasets.Value("string"), datasets.Value("large_string"), datasets.Value("null"))
 
 
-def _paths_of(videos: Iterable[dict[str, Any] | None], what: str) -> list[str | None]:
-    """The paths in a column of videos that are not decoded."""
-    paths: list[str | None] = []
-    for number, video in enumerate(videos):
-        if video is not None and video["bytes"] is not None:
+def _completed(row: dict[str, Any], texts: Sequence[str], where: str) -> dict[str, str | None]:
+    """Return a row with the columns of a benchmark."""
+    # The path of the video, which a column of videos holds beside its bytes.
+    video = row.get("video", row.get("video_path"))
+    if isinstance(video, dict):
+        if video["bytes"] is not None:
             raise ValueError(
-                f"Row {number} of `{what}` holds the bytes of a video, which are not read. Write them to a file, and "
-                "give its path in a column `video_path`."
+                f"{where} holds the bytes of a video, which are not read. Write them to a file, and give its path as "
+                "`video_path`."
             )
-        paths.append(video and video["path"])
-    return paths
-
-
-def _complete(rows: datasets.Dataset, what: str) -> datasets.Dataset:
-    """Add the columns of `FEATURES` that are absent, except captions."""
-    text = datasets.Value("string")
-    for name in ("video", "video_path"):
-        if isinstance(rows.features.get(name), datasets.Video):
-            paths = _paths_of(rows.cast_column(name, datasets.Video(decode=False))[name], what)
-            rows = rows.remove_columns(name).add_column("video_path", paths, feature=text)
-    for name, feature in rows.features.items():
-        if feature == datasets.Value("null"):
-            rows = rows.cast_column(name, text)
-    # What is absent in all rows; the sound is that of the video.
-    absent = [None] * len(rows)
-    for name, values in (("video_path", absent), ("audio_path", None), ("subtitle", absent)):
-        if name not in rows.column_names:
-            if values is None:
-                values = rows["video_path"][:]
-            rows = rows.add_column(name, values, feature=text)
-    if "video_id" in rows.column_names:
-        return rows
-    # A file is a clip.
-    ids = []
-    for number, (video, audio) in enumerate(zip(rows["video_path"], rows["audio_path"], strict=True)):
-        if video is None and audio is None:
-            raise ValueError(f"Row {number} of `{what}` names no file, so it needs a `video_id`. {COLUMNS}")
-        ids.append(video or audio)
-    return rows.add_column("video_id", ids, feature=text)
+        video = video["path"]
+    # What a column that is absent means.
+    audio = row.get("audio_path", video)
+    own = {"video_path": video, "audio_path": audio, "subtitle": row.get("subtitle")}
+    video_id = row.get("video_id", video or audio)
+    completed = {"video_id": video_id, "caption": row.get("caption", video_id)} | own
+    for name in texts:
+        completed[name] = row[name]
+    for name, value in completed.items():
+        if not isinstance(value, str | None):
+            raise ValueError(f"{where}: {name!r} must be a text, got {value!r:.200}. {COLUMNS}")
+    if video_id is None:
+        raise ValueError(f"{where} names no file, so it needs a `video_id`. {COLUMNS}")
+    return completed
 
 
 def check_rows(rows: Any, modalities: Sequence[str], what: str, need_captions: bool = True) -> datasets.Dataset:
@@ -90,10 +74,10 @@ def check_rows(rows: Any, modalities: Sequence[str], what: str, need_captions: b
         rows (`datasets.Dataset`): See [`COLUMNS`].
         modalities (`Sequence[str]`): The modalities of the model, whose further texts may be columns.
         what (`str`): The name of the rows in messages.
-        need_captions (`bool`): Whether every row needs a caption.
+        need_captions (`bool`): Whether there must be captions; if not, the identifier of a clip takes their place.
 
     Returns:
-        `datasets.Dataset`: The rows, with the columns of `FEATURES`; without captions `caption` may be absent.
+        `datasets.Dataset`: Rows with the columns of a benchmark; those that have them already are not changed.
 
     Raises:
         ValueError: If they are no data set or empty, or a column or value is missing or of another type.
@@ -104,24 +88,25 @@ def check_rows(rows: Any, modalities: Sequence[str], what: str, need_captions: b
             f"`{what}` must be a `datasets.Dataset`, got {type(rows).__name__}: batches are drawn from all rows, in "
             f"an order that can be repeated. Use `Dataset.from_list` or `.from_generator`, or one split. {COLUMNS}"
         )
-    # Columns, and their types.
-    names = rows.column_names
+    # Columns.
+    names = set(rows.column_names)
     texts = text_columns(names, modalities)
-    contents = {"video", "video_path", "audio_path", "subtitle", *texts}.intersection(names)
-    if not contents or (need_captions and "caption" not in names) or {"video", "video_path"} <= contents:
-        raise ValueError(f"`{what}` has the columns {names}. {COLUMNS}")
+    contents = names & {"video", "video_path", "audio_path", "subtitle", *texts}
+    if not contents or (need_captions and "caption" not in names) or {"video", "video_path"} <= names:
+        raise ValueError(f"`{what}` has the columns {rows.column_names}. {COLUMNS}")
     if not len(rows):
         raise ValueError(f"`{what}` has no rows.")
-    rows = _complete(rows, what)
-    for name in (*FEATURES, *texts):
-        feature = rows.features.get(name)
-        if feature is not None and feature not in _TEXT:
-            raise ValueError(f"The column {name!r} of `{what}` must hold texts, got {feature}. {COLUMNS}")
+    warn_unread(sorted(names - {"video"}), modalities)
+    # Values; videos are not decoded here.
+    undecoded = rows
+    for name, feature in rows.features.items():
+        if isinstance(feature, datasets.Video):
+            undecoded = undecoded.cast_column(name, datasets.Video(decode=False))
+    completed = [_completed(row, texts, f"Row {number} of `{what}`") for number, row in enumerate(undecoded)]
+    if not names.issuperset(FEATURES):
+        rows = make_dataset(completed)
     # Captions, and the same files and texts in all rows of a clip.
-    described = rows
-    if "caption" not in names:
-        described = rows.add_column("caption", rows["video_id"][:])
-    clips, *_ = group_rows(described, modalities=modalities)
+    clips, *_ = group_rows(rows, modalities=modalities)
     # Something of each clip, and its files.
     missing = []
     for clip in clips:

@@ -1,18 +1,13 @@
-"""Retrieval as the evaluation of a training: what is measured of embedded rows, and with which names."""
+"""Retrieval as the evaluation of a training: what is measured of embedded rows."""
 
 from collections.abc import Callable
 
-import datasets
 import numpy as np
 import torch
 from transformers import EvalPrediction
 
-from scalar_retrieval.eval.benchmarks.clip_rows import group_rows
-from scalar_retrieval.eval.embedding.embed_dataset import embed_rows
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings, rank_pairs
-from scalar_retrieval.gallery.embedding import Embedded
-from scalar_retrieval.modeling_scalar import ScalarProcessor
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
@@ -72,20 +67,4 @@ def measure(
     return measured | own
 
 
-@torch.no_grad()
-def embed_without_captions(
-    model: ScalarRetrievalModel, processor: ScalarProcessor, rows: datasets.Dataset, batch_size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Embed the clips of rows: `(V, M, dim)`, and their modalities, `(V, M)`, in the order of their first rows."""
-    # A clip may have several rows; its identifier stands for the captions that they lack.
-    clips, *_ = group_rows(rows.add_column("caption", rows["video_id"][:]), modalities=processor.modalities)
-    was_training = model.training
-    model.eval()
-    try:
-        parts = list(embed_rows(model, processor, clips, batch_size, num_workers=2))
-    finally:
-        model.train(was_training)
-    return Embedded.joined(parts).embeds
-
-
-__all__ = ["ComputeMetrics", "RetrievalPrediction", "embed_without_captions", "measure"]
+__all__ = ["ComputeMetrics", "RetrievalPrediction", "measure"]

@@ -275,22 +275,19 @@ class ScalarTrainer(ResumableTrainer):
         """Return training examples of rows; another data set is used as it is."""
         is_iterable = isinstance(data, torch.utils.data.IterableDataset)
         if data is not None and (is_iterable or not isinstance(data, torch.utils.data.Dataset)):
-            rows = self._checked_rows(data, "train_dataset")
+            rows = self._checked(data, "train_dataset")
             data = ClipDataset(rows, self.processor, self.args.seed, self.args.keep_in_memory)
         if isinstance(data, Examples) and isinstance(self.semantic_targets, SemanticTargets):
             self.semantic_targets.check(data.rows)
         return data
 
-    def _checked_rows(self, rows: Any, what: str, need_captions: bool = True) -> datasets.Dataset:
+    def _checked(self, rows: Any, what: str, need_captions: bool = True) -> Any:
+        """Check rows or, by name, several sets of them."""
+        if isinstance(rows, dict) and what == "eval_dataset":
+            return {name: self._checked(each, f"{what}[{name!r}]") for name, each in rows.items()}
         if self.processor is None:
             raise ValueError("Rows need a `processing_class`, the processor that `load_model` returns with the model.")
         return check_rows(rows, self.processor.modalities, what, need_captions)
-
-    def _checked(self, rows: Any, what: str) -> Rows:
-        """Check rows or, by name, several sets of them."""
-        if not isinstance(rows, dict):
-            return self._checked_rows(rows, what)
-        return {name: self._checked_rows(each, f"{what}[{name!r}]") for name, each in rows.items()}
 
     def _begin(self) -> None:
         super()._begin()
@@ -591,16 +588,22 @@ class ScalarTrainer(ResumableTrainer):
             The metrics of the model's score, such as `eval_text_to_video_recall_at_1`, in percent, and those of
             `compute_metrics`.
         """
-        rows = self.eval_dataset
+        sets = self.eval_dataset
         if eval_dataset is not None:
-            rows = self._checked(eval_dataset, "eval_dataset")
-        if rows is None:
+            sets = self._checked(eval_dataset, "eval_dataset")
+        if sets is None:
             raise ValueError("Evaluation needs an `eval_dataset`.")
-        if not isinstance(rows, dict):
-            return self._measured(rows, metric_key_prefix)[1]
+        if not isinstance(sets, dict):
+            sets = {"": sets}
         metrics = {}
-        for name, rows_of_set in rows.items():
-            metrics |= self._measured(rows_of_set, f"{metric_key_prefix}_{name}")[1]
+        for name, rows in sets.items():
+            prefix = metric_key_prefix
+            if name:
+                prefix += f"_{name}"
+            measured = self._measured(self._embedded(rows), prefix)
+            self.log(measured)
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, measured)
+            metrics |= measured
         return metrics
 
     def predict(
@@ -620,43 +623,34 @@ class ScalarTrainer(ResumableTrainer):
             of a caption and its clip `(P, 2)`, and `metrics` those of [`evaluate`]. Otherwise both are None.
         """
         has_captions = "caption" in getattr(test_dataset, "column_names", ())
-        rows = self._checked_rows(test_dataset, "test_dataset", has_captions)
+        embeddings = self._embedded(self._checked(test_dataset, "test_dataset", has_captions))
+        tensors = [embeddings.modality_embeds, embeddings.modality_mask]
+        pairs = None
+        metrics = None
         if has_captions:
-            embeddings, metrics = self._measured(rows, metric_key_prefix, is_prediction=True)
-            tensors = [embeddings.modality_embeds, embeddings.modality_mask, embeddings.text_embeds]
+            tensors.append(embeddings.text_embeds)
             pairs = embeddings.pairs.numpy()
-        else:
-            from .retrieval import embed_without_captions
-
-            size = self.args.per_device_eval_batch_size
-            tensors = embed_without_captions(self.scalar_model, self.processor, rows, size)
-            metrics = None
-            pairs = None
+            metrics = self._measured(embeddings, metric_key_prefix)
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         return PredictionOutput(tuple(tensor.numpy() for tensor in tensors), pairs, metrics)
 
-    def _measured(
-        self, rows: datasets.Dataset, prefix: str, is_prediction: bool = False
-    ) -> tuple["Embeddings", dict[str, float]]:
-        """Embed rows and rank them; metrics of an evaluation are logged, and told to callbacks."""
-        # Imported here: they import most of search and evaluation, and most runs never rank.
+    def _embedded(self, rows: datasets.Dataset) -> "Embeddings":
+        # Imported here, as in `_measured`: they import most of search and evaluation, and most runs never rank.
         from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 
-        from .retrieval import measure
-
-        embeddings = embed_dataset(
+        return embed_dataset(
             self.scalar_model,
             self.processor,
             rows,
             batch_size=self.args.per_device_eval_batch_size,
             progress=self.is_world_process_zero() and not self.args.disable_tqdm,
         )
+
+    def _measured(self, embeddings: "Embeddings", prefix: str) -> dict[str, float]:
+        from .retrieval import measure
+
         measured = measure(self.scalar_model, embeddings, self.compute_metrics)
-        metrics = {f"{prefix}_{name}": value for name, value in measured.items()}
-        if not is_prediction:
-            self.log(metrics)
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return embeddings, metrics
+        return {f"{prefix}_{name}": value for name, value in measured.items()}
 
 
 __all__ = ["ScalarTrainer", "make_trainable"]

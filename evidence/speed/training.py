@@ -31,7 +31,7 @@ from scalar_retrieval.modeling_scalar import ScalarConfig, ScalarModel
 from scalar_retrieval.modeling_scalar.scores_scalar import query_weights, retrieval_scores
 from scalar_retrieval.trainer.distributed import RowLayout
 from scalar_retrieval.trainer.draws import reduced_views
-from scalar_retrieval.trainer.lora import RECIPES, apply_adapters
+from scalar_retrieval.trainer.lora import RECIPES
 from scalar_retrieval.trainer.objectives import Batch, ScalarObjective
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.semantic_targets import SemanticTargets
@@ -120,7 +120,9 @@ def objective_step(batch_size: int, dim: int, targets: SemanticTargets) -> Calla
     reduced = reduced_views(mask, 0.5, torch.rand(batch_size, 2, generator=generator))
     index = torch.randint(len(targets.clip_of_row), (batch_size,), generator=generator)
     options = {"method": "scalar", "query_temperature": 0.1}
-    objective = ScalarObjective(ScalarTrainingArguments(use_cpu=True, loss_warmup_steps=0), ScalarConfig())
+    objective = ScalarObjective(
+        ScalarTrainingArguments(use_cpu=True, loss_warmup_steps=0, semantic_weight=1.0), ScalarConfig()
+    )
 
     def step():
         affinities = targets.affinities(index, index)
@@ -309,7 +311,7 @@ def make_trainer(
         report_to=[],
         **options,
     )
-    return ScalarTrainer(apply_adapters(model, recipe), args, semantic_targets=targets)
+    return ScalarTrainer(model, args, semantic_targets=targets)
 
 
 def with_features(trainer: ScalarTrainer, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -65,6 +65,7 @@ def scores_of(model, processor, rows):
 @pytest.mark.parametrize(("kind", "objective"), [("towers", None), ("encoder", None), ("encoder", Margin())])
 def test_the_session_of_the_readme(folder, rows, tmp_path, kind, objective):
     model, processor = load_model(folder / kind)
+    processor.num_frames = processor.num_train_frames = 2
     args = ScalarTrainingArguments(str(tmp_path), adapter="heads", **QUICK)
     trainer = ScalarTrainer(
         model, args, train_dataset=rows, eval_dataset={"val": rows}, processing_class=processor, objective=objective
@@ -95,7 +96,7 @@ from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 
 rows = datasets.Dataset.from_csv("rows.csv")
-model, processor = load_model({str(folder / "encoder")!r})
+model, processor = load_model({str(folder / "towers")!r})
 args = ScalarTrainingArguments("runs/mine", adapter="heads", **{QUICK!r})
 trainer = ScalarTrainer(model, args, train_dataset=rows, eval_dataset={{"val": rows}}, processing_class=processor)
 trainer.train()
@@ -178,7 +179,7 @@ REFUSED = {
     "an empty caption": (lambda rows: rows.map(lambda row: {"caption": " "}), "has no caption, got ' '"),
     "numbers": (
         lambda rows: rows.remove_columns("caption").add_column("caption", [1, 2, 3, 4]),
-        r"The column 'caption' of `train_dataset` must hold texts, got Value\('int64'\)",
+        "Row 0 of `train_dataset`: 'caption' must be a text, got 1. Each row needs",
     ),
     "bytes": (
         lambda rows: (
