@@ -96,7 +96,7 @@ def check_rows(rows: Any, modalities: Sequence[str], what: str, need_captions: b
         raise ValueError(f"`{what}` has the columns {rows.column_names}. {COLUMNS}")
     if not len(rows):
         raise ValueError(f"`{what}` has no rows.")
-    warn_unread(sorted(names - {"video"}), modalities)
+    warn_unread([name for name in rows.column_names if name != "video"], modalities)
     # Values; videos are not decoded here.
     undecoded = rows
     for name, feature in rows.features.items():

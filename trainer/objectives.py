@@ -155,7 +155,7 @@ class Objective(nn.Module):
     ...         own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
     ...         total = (batch.text_to_clip - own + 0.2).relu().sum()
     ...         return {"margin": (1.0, total / batch.rows.mean)}
-    >>> trainer = ScalarTrainer(model, args, objective=Margin(), train_dataset=dataset)
+    >>> trainer = ScalarTrainer(model, args, objective=Margin(), train_dataset=rows, processing_class=processor)
     ```
     """
 
