@@ -90,9 +90,9 @@ def set_up(folder: Path) -> Path:
 
 
 def copy(stage: Path, folder: Path) -> None:
-    """Give a page a folder of its own, in which it may write into galleries."""
+    """Give a page a folder of its own, in which it may write into galleries and runs."""
     for path in stage.iterdir():
-        if path.name == "galleries":
+        if path.name in ("galleries", "runs"):
             shutil.copytree(path, folder / path.name)
         else:
             (folder / path.name).symlink_to(os.path.relpath(path, folder))
