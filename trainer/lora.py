@@ -3,6 +3,7 @@
 LoRA targets and heads are defined only here. Parameter counts are exact and tested on the meta device.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -182,7 +183,8 @@ def _add_trained_parts(model: ScalarRetrievalModel, parts: Sequence[str], temper
         model.add_heads()
     if lacks_temperature:
         model.config.has_logit_scale = True
-        model.logit_scale = ScalarLogitScale(temperature)
+        model.logit_scale = ScalarLogitScale()
+        torch.nn.init.constant_(model.logit_scale.log_scale, -math.log(temperature))
     if lacks_heads or lacks_temperature:
         model.to(model.device, model.dtype)
 
