@@ -1,43 +1,72 @@
 """SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval.
 
 Names are imported on first access, so `import scalar_retrieval.modeling_scalar.scores_scalar` loads only torch and one
-file. The first access to a class registers all of them with transformers' Auto classes.
+file. The first access registers all classes with transformers' Auto classes.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .configuration_joint_scalar import ScalarJointConfig
+    from .configuration_scalar import MODALITIES, BeatsConfig, ScalarConfig
+    from .feature_extraction_scalar import ScalarFeatureExtractor
+    from .image_processing_scalar import ScalarImageProcessor
+    from .loading import load_model
+    from .model_identity import default_device
+    from .modeling_beats import BeatsModel
+    from .modeling_joint_scalar import ScalarJointModel
+    from .modeling_scalar import ScalarModel
+    from .processing_joint_scalar import ScalarJointProcessor
+    from .processing_scalar import Clip, ScalarProcessor
+    from .retrieval_scalar import ScalarOutput
 
 _FILES = {
-    "configuration_joint_scalar": ("ScalarJointConfig",),
-    "configuration_scalar": ("MODALITIES", "BeatsConfig", "ScalarConfig"),
-    "feature_extraction_scalar": ("ScalarFeatureExtractor",),
-    "image_processing_joint_scalar": ("ScalarPatchImageProcessor",),
-    "image_processing_scalar": ("ScalarImageProcessor",),
-    "loading": ("load_model",),
-    "media_scalar": ("MediaError", "MediaReader"),
-    "model_identity": ("default_device",),
-    "modeling_beats": ("BeatsModel",),
-    "modeling_joint_scalar": ("ScalarJointModel",),
-    "modeling_scalar": ("ScalarModel",),
-    "processing_joint_scalar": ("ScalarJointProcessor",),
-    "processing_scalar": ("FROM_VIDEO", "Clip", "ScalarProcessor"),
-    "retrieval_scalar": ("ScalarOutput",),
-    "scores_scalar": ("kind_of", "query_weights", "register_method", "retrieval_scores"),
+    "BeatsConfig": "configuration_scalar",
+    "BeatsModel": "modeling_beats",
+    "Clip": "processing_scalar",
+    "MODALITIES": "configuration_scalar",
+    "ScalarConfig": "configuration_scalar",
+    "ScalarFeatureExtractor": "feature_extraction_scalar",
+    "ScalarImageProcessor": "image_processing_scalar",
+    "ScalarJointConfig": "configuration_joint_scalar",
+    "ScalarJointModel": "modeling_joint_scalar",
+    "ScalarJointProcessor": "processing_joint_scalar",
+    "ScalarModel": "modeling_scalar",
+    "ScalarOutput": "retrieval_scalar",
+    "ScalarProcessor": "processing_scalar",
+    "default_device": "model_identity",
+    "load_model": "loading",
 }
-_PLACES = {name: file for file, names in _FILES.items() for name in names}
 
+if not TYPE_CHECKING:  # which would take any name for one of these
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _PLACES[name] != "scores_scalar":
+    def __getattr__(name: str) -> Any:
+        if name not in _FILES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import_module(".registration", __name__)
-    globals()[name] = getattr(import_module(f".{_PLACES[name]}", __name__), name)
-    return globals()[name]
+        globals()[name] = getattr(import_module(f".{_FILES[name]}", __name__), name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:
     return __all__
 
 
-__all__ = sorted(_PLACES)
+__all__ = [
+    "MODALITIES",
+    "BeatsConfig",
+    "BeatsModel",
+    "Clip",
+    "ScalarConfig",
+    "ScalarFeatureExtractor",
+    "ScalarImageProcessor",
+    "ScalarJointConfig",
+    "ScalarJointModel",
+    "ScalarJointProcessor",
+    "ScalarModel",
+    "ScalarOutput",
+    "ScalarProcessor",
+    "default_device",
+    "load_model",
+]

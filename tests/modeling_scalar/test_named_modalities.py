@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from scalar_retrieval.modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, kind_of, load_model
+from scalar_retrieval.modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, load_model
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder

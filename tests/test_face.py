@@ -1,0 +1,102 @@
+"""The public names: `import scalar_retrieval` and nothing else, at once, from anywhere."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import scalar_retrieval
+from scalar_retrieval import modeling_scalar
+from tests.conftest import ROOT
+from tests.imports import ROOMS
+
+NAMES = """
+    ScalarModel ScalarProcessor ScalarConfig load_model
+    index Gallery Filter Hits
+    retrieval_scores query_weights register_method
+    ScalarTrainer ScalarTrainingArguments Objective
+    Embeddings
+""".split()
+
+
+def run(code, **options):
+    """Run Python in a process of its own and return the words that it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **options)
+    return done.stdout.split()
+
+
+def test_every_public_name_is_there():
+    assert sorted(NAMES) == sorted(scalar_retrieval.__all__) == dir(scalar_retrieval)
+    for name in NAMES:
+        assert getattr(scalar_retrieval, name).__name__ == name
+    with pytest.raises(AttributeError, match="'scalar_retrieval' has no attribute 'Galery'"):
+        scalar_retrieval.Galery  # noqa: B018
+
+
+@pytest.mark.parametrize(("module", "places"), [(scalar_retrieval, "_PLACES"), (modeling_scalar, "_FILES")])
+def test_type_checkers_import_what_programs_import(module, places):
+    """They read import statements, programs read the table."""
+    tree = ast.parse(open(module.__file__, encoding="utf-8").read())
+    typed = {}
+    for block in tree.body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for statement in block.body:
+                assert statement.level == 1
+                typed |= {alias.name: statement.module for alias in statement.names}
+    assert typed == getattr(module, places)
+    assert sorted(typed) == sorted(module.__all__)
+    for name in typed:
+        assert getattr(module, name) is getattr(importlib.import_module(f".{typed[name]}", module.__name__), name)
+
+
+def test_importing_it_loads_no_library():
+    assert run("import sys, scalar_retrieval; print(*{'torch', 'transformers', 'numpy'} & sys.modules.keys())") == []
+
+
+def test_scores_need_torch_alone():
+    code = "from scalar_retrieval import query_weights, register_method, retrieval_scores"
+    loaded = run(f"import sys; {code}; print(*{{'torch', 'transformers', 'pyarrow'}} & sys.modules.keys())")
+    assert loaded == ["torch"]
+
+
+def test_no_name_is_hidden_by_a_room():
+    for room in ROOMS:
+        importlib.import_module(f"scalar_retrieval.{room}")
+    assert not any(isinstance(getattr(scalar_retrieval, name), ModuleType) for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("Gallery", "pyarrow", "search"), ("ScalarTrainer", "peft", "train"), ("Embeddings", "pyarrow", "eval")],
+)
+def test_a_name_that_needs_an_extra_says_which(name, module, extra):
+    code = f"""
+import sys
+sys.modules[{module!r}] = None
+try:
+    from scalar_retrieval import {name}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    needed = f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
+    assert " ".join(run(code)) == needed
+
+
+def test_a_clone_without_links_works(tmp_path):
+    """As on Windows, where git writes a file that holds the link's target."""
+    place = tmp_path / "src" / "scalar_retrieval"
+    place.mkdir(parents=True)
+    for path in (ROOT / "src" / "scalar_retrieval").iterdir():
+        if path.is_symlink():
+            (place / path.name).write_text(str(path.readlink()))
+            (tmp_path / path.name).symlink_to(ROOT / path.name)
+        elif path.is_file():
+            (place / path.name).write_bytes(path.read_bytes())
+    options = {"env": {"PYTHONPATH": str(tmp_path / "src")}, "cwd": tmp_path}
+    code = "import sys, scalar_retrieval; from scalar_retrieval import ScalarConfig; print(scalar_retrieval.__file__)"
+    assert run(code, **options) == [str(place / "__init__.py")]
+    code = "import sys; from scalar_retrieval.commands.scalar import run; sys.exit(run(['--help']))"
+    assert run(code, **options)[:2] == ["Usage:", "scalar"]
