@@ -1,12 +1,13 @@
 """What is installed: the rooms, with all they read, and the recipes; nothing that only developers need."""
 
 import configparser
+import tarfile
 from zipfile import ZipFile
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.wheels import ROOMS, build_wheel
+from tests.wheels import ROOMS, build_sdist, build_wheel
 
 pytestmark = pytest.mark.e2e
 
@@ -50,6 +51,17 @@ def test_it_installs_the_command(wheel):
     entries = configparser.ConfigParser()
     entries.read(file)
     assert dict(entries["console_scripts"]) == {"scalar": "scalar_retrieval.commands.scalar:main"}
+
+
+def test_an_sdist_holds_files_and_no_links_and_builds_the_same_wheel(wheel, tmp_path):
+    sdist = build_sdist(tmp_path)
+    with tarfile.open(sdist) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive)
+        tops = {member.name.split("/")[1] for member in archive if "/" in member.name}
+    assert {"LICENSE", "README.md", "pyproject.toml", "src"} <= tops and not {*ROOMS, "tests"} & tops
+    with ZipFile(build_wheel(tmp_path, sdist)) as archive:
+        built = {name: archive.read(name) for name in archive.namelist()}
+    assert built == {name: (wheel.parent / name).read_bytes() for name in files_below(wheel.parent, ".")}
 
 
 def test_its_recipes_are_found_in_a_folder_without_them(commands, wheel, tmp_path):
