@@ -1,17 +1,27 @@
 """Every block of code on a page does what it is there for: Python runs, commands are accepted, data is read."""
 
+import ast
+import inspect
 import json
 import re
 
 import pytest
 import yaml
 
+import scalar_retrieval
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
-from tests.pages import SHELL, blocks_of, check_command, commands_of, pages
+from tests.pages import ROOT, SHELL, blocks_of, check_command, commands_of, pages
 from tests.stage import copy, set_up
 
 PAGES = {page: blocks_of(text, page) for page, text in pages().items()}
 PYTHON = {page: [block for block in blocks if block.language == "python"] for page, blocks in PAGES.items()}
+
+# mteb calls its models by an interface of its own, which nobody else needs.
+OTHER_IMPORTS = {
+    "scalar_retrieval.eval.adapters.mteb_model.ScalarSearch",
+    "scalar_retrieval.eval.run.RunConfig",
+    "scalar_retrieval.eval.run.run",
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +109,41 @@ def test_the_demo_is_made_before_what_needs_it_and_training_has_a_folder_of_its_
 @pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if blocks])
 def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
     run_python(PYTHON[page])
+
+
+def imports_of_ours(code):
+    """The names of this project that Python imports."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("scalar_retrieval")}
+
+
+def python_of(page):
+    """The Python of a page, also that of its commands."""
+    for block in PAGES[page]:
+        if block.language == "python":
+            yield block.text
+        elif block.language in SHELL:
+            yield from (words[2] for words in commands_of(block.text) if words[1:2] == ["-c"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_imports_public_names_alone(page):
+    public = {f"scalar_retrieval.{name}" for name in scalar_retrieval.__all__} | OTHER_IMPORTS
+    for code in python_of(page):
+        assert imports_of_ours(code) <= public
+
+
+def test_examples_in_cards_and_docstrings_import_public_names_alone():
+    cards = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "hub_cards" / "templates").iterdir()}
+    about = {name: inspect.getdoc(getattr(scalar_retrieval, name)) for name in scalar_retrieval.__all__}
+    for name, text in (cards | about).items():
+        for module, names in re.findall(r"from (scalar_retrieval[\w.]*) import (.+)", text):
+            assert module == "scalar_retrieval" and set(names.split(", ")) <= set(scalar_retrieval.__all__), name
 
 
 def test_few_blocks_are_not_run_and_each_says_why():
