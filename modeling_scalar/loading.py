@@ -200,11 +200,11 @@ def _trainable(
 
 
 def load_model(
-    name_or_path: str | os.PathLike,
+    name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     trainable: bool = False,
-    **config_overrides: Any,
+    **config_overrides: object,
 ) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
     """
     Load a model, or an adapter on its base, and its processor; no code of the folder runs.

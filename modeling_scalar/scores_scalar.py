@@ -17,10 +17,15 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = torch.Tensor | np.ndarray
 
 PAPER_MODALITIES = ("video", "audio", "subtitle")
 """The modalities of the paper's model, in its order."""
@@ -503,12 +508,12 @@ class Pairs:
 
 
 def make_pairs(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor | None = None,
+    text_embeds: "Array",
+    modality_embeds: "Array",
+    modality_mask: "Array | None" = None,
     concat_embeds: torch.Tensor | None = None,
     modalities: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Pairs:
     """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
     # Check the tensors, by default with every modality of each clip present.
@@ -541,6 +546,9 @@ def make_pairs(
 
 # The registry -------------------------------------------------------------------------------------------------------
 
+Score = Callable[[Pairs], torch.Tensor]
+"""From pairs to scores `(Q, V)`, higher is better."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -567,7 +575,7 @@ class Method:
     """
 
     title: str
-    score: Callable[[Pairs], torch.Tensor]
+    score: Score
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] | None = None
     scorable: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -599,7 +607,7 @@ METHODS: dict[str, Method] = {}
 """Scores by name, in the order of tables; [`register_method`] adds one."""
 
 
-def register_method(name: str, title: str | None = None, **facts: Any) -> Callable:
+def register_method(name: str, title: str | None = None, **facts: object) -> Callable[[Score], Score]:
     """
     Register the decorated function, from [`Pairs`] to scores `(Q, V)`, higher is better, under a name for
     [`retrieval_scores`], a model's `aggregation`, training and every table.
@@ -615,7 +623,7 @@ def register_method(name: str, title: str | None = None, **facts: Any) -> Callab
     if name in METHODS:
         raise ValueError(f"There is a method {name!r} already; choose another name.")
 
-    def register(score: Callable[[Pairs], torch.Tensor]) -> Callable[[Pairs], torch.Tensor]:
+    def register(score: Score) -> Score:
         METHODS[name] = Method(title or name, score, **facts)
         return score
 
@@ -969,15 +977,15 @@ def _has_gradient(value: Any) -> bool:
 
 
 def retrieval_scores(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor | None = None,
+    text_embeds: "Array",
+    modality_embeds: "Array",
+    modality_mask: "Array | None" = None,
     method: str = "scalar",
     query_temperature: float = 0.1,
     *,
     modalities: Sequence[str] | None = None,
     concat_embeds: torch.Tensor | None = None,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """
     Score every clip for every query, by SCALAR's closed form (Eq. 4) or another score of the same vectors.
@@ -1051,11 +1059,11 @@ def retrieval_scores(
 
 
 def query_weights(
-    text_embeds: torch.Tensor,
-    modality_embeds: torch.Tensor,
-    modality_mask: torch.Tensor | None = None,
+    text_embeds: "Array",
+    modality_embeds: "Array",
+    modality_mask: "Array | None" = None,
     query_temperature: float | torch.Tensor = 0.1,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """
     Compute the weight of each modality of each clip for each query, SCALAR Eq. 2: why a clip matched.

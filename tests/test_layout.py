@@ -22,8 +22,9 @@ ALLOWED = {
 ALLOWED["evidence"] = set(ALLOWED)  # which nothing imports
 REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files, charset-normalizer guesses what
-# subtitles are encoded in, and both may be absent.
+# subtitles are encoded in, and both may be absent. Scores name NumPy's arrays for type checkers alone.
 READERS = {
+    "scores_scalar.py",
     "media_scalar.py",
     "feature_extraction_scalar.py",
     "image_processing_scalar.py",
