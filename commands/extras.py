@@ -1,6 +1,8 @@
 """The extras in `pyproject.toml`, one per job, and the message that names a missing one."""
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 _EXTRAS = {
@@ -78,4 +80,16 @@ def missing_extra(error: BaseException) -> str | None:
     return f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
 
 
-__all__ = ["check_installed", "missing_extra"]
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Turn the error of a missing module into one that names its extra, in a `with` statement or as a decorator."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        sentence = missing_extra(error)
+        if sentence is None:
+            raise
+        raise ModuleNotFoundError(sentence, name=error.name) from error
+
+
+__all__ = ["check_installed", "missing_extra", "naming_extras"]

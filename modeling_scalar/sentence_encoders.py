@@ -14,6 +14,8 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
+from scalar_retrieval.commands.extras import naming_extras
+
 from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import check_whole
@@ -123,13 +125,11 @@ class ScalarSentenceModel(JointEncoderModel):
             modalities, dtype, revision, config_kwargs: See [`ScalarModel.from_joint_encoder`].
 
         Raises:
-            ImportError: If Sentence Transformers is not installed.
+            ModuleNotFoundError: If Sentence Transformers is not installed.
             ValueError: If it does not embed texts or any requested modality.
         """
-        try:
+        with naming_extras():
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise ImportError(f"{name} needs Sentence Transformers: `pip install sentence-transformers`.") from error
         from .picture_tagger import TAGGER, PictureTagger  # the only class beside the library's own
 
         # Only the library's own modules and one of this package, never code of the folder.

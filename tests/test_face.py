@@ -69,15 +69,21 @@ def test_no_name_is_hidden_by_a_room():
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("Gallery", "pyarrow", "search"), ("ScalarTrainer", "peft", "train"), ("Embeddings", "pyarrow", "eval")],
+    ("use", "module", "extra"),
+    [
+        ("Gallery", "pyarrow", "search"),
+        ("ScalarTrainer", "peft", "train"),
+        ("Embeddings", "pyarrow", "eval"),
+        ("load_model('light')", "sentence_transformers", "search"),
+    ],
 )
-def test_a_name_that_needs_an_extra_says_which(name, module, extra):
+def test_a_name_that_needs_an_extra_says_which(use, module, extra):
     code = f"""
 import sys
 sys.modules[{module!r}] = None
+import scalar_retrieval
 try:
-    from scalar_retrieval import {name}
+    scalar_retrieval.{use}
 except ModuleNotFoundError as error:
     print(error)
 """

@@ -47,15 +47,10 @@ if not TYPE_CHECKING:  # which would take any name for one of these
     def __getattr__(name: str) -> Any:
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            module = import_module(f".{_PLACES[name]}", __name__)
-        except ModuleNotFoundError as error:
-            from .commands.extras import missing_extra
+        from .commands.extras import naming_extras
 
-            sentence = missing_extra(error)
-            if sentence is None:
-                raise
-            raise ModuleNotFoundError(sentence, name=error.name) from error
+        with naming_extras():
+            module = import_module(f".{_PLACES[name]}", __name__)
         globals()[name] = getattr(module, name)
         return globals()[name]
 
