@@ -113,7 +113,7 @@ def test_the_package_is_that_of_the_wheel(run, programs):
 
 @pytest.mark.parametrize("program", [("scalar",), ("python", "-m", "scalar_retrieval.search")])
 def test_a_gallery_is_queried(program, run, gallery):
-    assert run(*program, "query", gallery, "a dog", "--k", "1").startswith("query: a dog\n  1 ")
+    assert run(*program, "query", gallery, "a dog", "-k", "1").startswith("query: a dog\n  1 ")
 
 
 def test_a_gallery_is_served(programs, options, gallery):
