@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -130,6 +130,10 @@ class ScalarRetrievalModel(PreTrainedModel):
     main_input_name = "input_ids"
     input_modalities = ("text", "video", "audio")  # any other modality is a text
     supports_gradient_checkpointing = True
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: object, **kwargs: object) -> ScalarOutput: ...
 
     @property
     def towers(self) -> Iterator[nn.Module]:

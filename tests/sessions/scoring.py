@@ -1,9 +1,14 @@
-"""Score vectors, by a score of one's own too."""
+"""Score clips by a model and vectors of one's own, by a score of one's own too."""
 
 import torch
 from torch.nn.functional import normalize
 
-from scalar_retrieval import query_weights, register_method, retrieval_scores
+from scalar_retrieval import ScalarModel, ScalarProcessor, query_weights, register_method, retrieval_scores
+
+model = ScalarModel.from_pretrained("backbone")
+processor = ScalarProcessor.from_pretrained("backbone")
+batch = processor(text=["a dog barks"], videos=["clip0.mp4", "clip1.mp4"])
+output = model(**batch)
 
 
 @register_method("least")
@@ -18,4 +23,4 @@ present = torch.ones(5, 3, dtype=torch.bool)
 scores = retrieval_scores(queries, clips, present)
 lowest = retrieval_scores(queries.numpy(), clips.numpy(), method="least")
 weights = query_weights(queries, clips, present)
-print(scores.shape, lowest.shape, weights.shape)
+print(output.scores, scores.shape, lowest.shape, weights.shape)
