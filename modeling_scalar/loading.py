@@ -14,8 +14,6 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel
 from transformers.utils import CONFIG_NAME, PROCESSOR_NAME
 
-from scalar_retrieval.commands.extras import naming_extras
-
 from . import registration  # noqa: F401
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import ScalarConfig, own_fields
@@ -201,7 +199,6 @@ def _trainable(
     return adapted, wrong
 
 
-@naming_extras()
 def load_model(
     name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,

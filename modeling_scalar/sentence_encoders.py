@@ -14,8 +14,6 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import logging
 
-from scalar_retrieval.commands.extras import naming_extras
-
 from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import check_whole
@@ -128,6 +126,8 @@ class ScalarSentenceModel(JointEncoderModel):
             ModuleNotFoundError: If Sentence Transformers is not installed.
             ValueError: If it does not embed texts or any requested modality.
         """
+        from scalar_retrieval.commands.extras import naming_extras
+
         with naming_extras():
             from sentence_transformers import SentenceTransformer
         from .picture_tagger import TAGGER, PictureTagger  # the only class beside the library's own
