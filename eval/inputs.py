@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .embedding.embeddings import Embeddings
 
-AnyPath = str | os.PathLike
+AnyPath = str | os.PathLike[str]
 
 
 def num_readers() -> int:
@@ -83,7 +83,7 @@ class Inputs:
         # A model and a benchmark, or embeddings, or both.
         source = (self.model, self.benchmark, self.root)
         num_given = 3 - source.count(None)
-        if self.model is not None and not isinstance(self.model, AnyPath):
+        if self.model is not None and not isinstance(self.model, str | os.PathLike):
             raise TypeError(
                 f"`model` must be a folder or a name on the Hub, got a {type(self.model).__name__}: results name a "
                 "model by the hash of its files. Save it and its processor with `save_pretrained` first."
@@ -106,7 +106,7 @@ class Inputs:
     def _check_embeddings(self) -> None:
         if self.embeddings is None:
             return
-        if isinstance(self.embeddings, AnyPath):
+        if isinstance(self.embeddings, str | os.PathLike):
             from scalar_retrieval.gallery.store.contents import find_gallery
 
             find_gallery(self.embeddings)
@@ -132,7 +132,7 @@ class Inputs:
     def place(self) -> str | None:
         """Where the embeddings are: a folder or an address; `None` in memory, and if none are given."""
         place = getattr(self.embeddings, "path", self.embeddings)  # of a gallery that is open
-        if isinstance(place, AnyPath):
+        if isinstance(place, str | os.PathLike):
             return os.fspath(place)
         return None
 

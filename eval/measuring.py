@@ -1,6 +1,7 @@
 """The work of an evaluation: embeddings are prepared, measured, described, and written with a report."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from scalar_retrieval.gallery.store.provenance import source_state, versions
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .embedding.embeddings import Embeddings
-from .inputs import AnyPath, Inputs, num_readers
+from .inputs import Inputs, num_readers
 from .protocol.first_stage import check_methods
 from .reports.figures import plot_results
 from .reports.report import write_report
@@ -53,7 +54,7 @@ def prepare(
     """
     # Given embeddings are read before the model, which takes longer to load.
     given = inputs.embeddings
-    if isinstance(given, AnyPath):
+    if isinstance(given, str | os.PathLike):
         given = Gallery.open(given)
     if given is not None:
         check_methods(methods, given.modalities)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from scalar_retrieval.commands.extras import naming_extras
 from scalar_retrieval.commands.options import load_plugins
 
 from .inputs import AnyPath, Inputs
@@ -52,6 +53,7 @@ def _check_model(model: AnyPath, depths: Sequence[int]) -> None:
         check_depth(depth)
 
 
+@naming_extras()
 def evaluate(
     model: AnyPath | None = None,
     benchmark: str | None = None,

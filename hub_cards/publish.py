@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from scalar_retrieval.commands.extras import naming_extras
+
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
@@ -41,15 +43,16 @@ def _find_kind(folder: Path) -> str:
     return found[0]
 
 
+@naming_extras()
 def publish(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     repo_id: str,
     *,
     kind: KindName | None = None,
     license: str | None = None,
     private: bool = False,
-    dry_run: str | os.PathLike | None = None,
-    results: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
+    dry_run: str | os.PathLike[str] | None = None,
+    results: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     base: str | None = None,
     model: str | None = None,
     media: bool = False,

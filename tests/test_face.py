@@ -18,7 +18,8 @@ NAMES = """
     index Gallery Filter Hits
     retrieval_scores query_weights register_method
     ScalarTrainer ScalarTrainingArguments Objective
-    Embeddings
+    evaluate Embeddings
+    publish
 """.split()
 
 
@@ -75,6 +76,8 @@ def test_no_name_is_hidden_by_a_room():
         ("ScalarTrainer", "peft", "train"),
         ("Embeddings", "pyarrow", "eval"),
         ("load_model('light')", "sentence_transformers", "search"),
+        ("evaluate(embeddings='embeddings')", "pyarrow", "eval"),
+        ("publish('folder', 'user/name', kind='gallery')", "pyarrow", "hub"),
     ],
 )
 def test_a_name_that_needs_an_extra_says_which(use, module, extra):

@@ -17,11 +17,7 @@ PAGES = {page: blocks_of(text, page) for page, text in pages().items()}
 PYTHON = {page: [block for block in blocks if block.language == "python"] for page, blocks in PAGES.items()}
 
 # mteb calls its models by an interface of its own, which nobody else needs.
-OTHER_IMPORTS = {
-    "scalar_retrieval.eval.adapters.mteb_model.ScalarSearch",
-    "scalar_retrieval.eval.run.RunConfig",
-    "scalar_retrieval.eval.run.run",
-}
+OTHER_IMPORTS = {"scalar_retrieval.eval.adapters.mteb_model.ScalarSearch"}
 
 
 @pytest.fixture(scope="module")

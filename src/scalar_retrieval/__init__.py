@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .eval.embedding.embeddings import Embeddings
+    from .eval.run import evaluate
     from .gallery.filters import Filter
     from .gallery.gallery import Gallery
     from .gallery.hits import Hits
+    from .hub_cards.publish import publish
     from .modeling_scalar import ScalarConfig, ScalarModel, ScalarProcessor, load_model
     from .modeling_scalar.scores_scalar import query_weights, register_method, retrieval_scores
     from .search.index_folder import index
@@ -31,8 +33,10 @@ _PLACES = {
     "ScalarProcessor": "modeling_scalar",
     "ScalarTrainer": "trainer.scalar_trainer",
     "ScalarTrainingArguments": "trainer.training_args",
+    "evaluate": "eval.run",
     "index": "search.index_folder",
     "load_model": "modeling_scalar",
+    "publish": "hub_cards.publish",
     "query_weights": "modeling_scalar.scores_scalar",
     "register_method": "modeling_scalar.scores_scalar",
     "retrieval_scores": "modeling_scalar.scores_scalar",
@@ -70,8 +74,10 @@ __all__ = [
     "ScalarProcessor",
     "ScalarTrainer",
     "ScalarTrainingArguments",
+    "evaluate",
     "index",
     "load_model",
+    "publish",
     "query_weights",
     "register_method",
     "retrieval_scores",
