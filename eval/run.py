@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
     from .embedding.embeddings import Embeddings
 
+_DEPTHS = (50,)  # candidates that the second stage reorders
+
 
 def _check_stages(
-    rates: Sequence[float], two_stage: bool | None, fusion_split: str | None, split: str, has_model: bool
+    rates: Sequence[float], depths: Sequence[int] | None, fusion_split: str | None, split: str, has_model: bool
 ) -> None:
     """Check what both stages measure, as far as it does not depend on clips."""
     for rate in rates:
         check_rate(rate)
-    if two_stage and not has_model:
+    if depths and not has_model:
         raise ValueError(
             "The second stage needs a cross-encoder and clips to read: give a model whose text tower has "
             "cross-attention, a benchmark and its root, even with embeddings."
         )
     # The weight of the fusion is read from clips that are not reported.
-    if fusion_split is not None and (two_stage is False or not has_model):
+    if fusion_split is not None and (depths == () or not has_model):
         raise ValueError("Fusion needs the second stage: measure it, and give a model, a benchmark and its root.")
     if fusion_split == split:
         raise ValueError(
@@ -40,16 +42,14 @@ def _check_stages(
         )
 
 
-def _check_model(model: AnyPath, depths: Sequence[int]) -> None:
+def _check_model(model: AnyPath, depths: Sequence[int] | None) -> None:
     """Check that a model of the Hub is here if the Hub is not, and what its second stage reorders."""
     from scalar_retrieval.modeling_scalar.model_identity import identify
 
     identify(model).cached_if_offline()
     from scalar_retrieval.gallery.second_stage.matching import check_depth
 
-    if not depths:
-        raise ValueError("`depths` must hold at least one number of candidates, got none.")
-    for depth in depths:
+    for depth in depths or ():
         check_depth(depth)
 
 
@@ -72,8 +72,7 @@ def evaluate(
     label: str | None = None,
     methods: Sequence[str] | None = None,
     rates: Sequence[float] = RATES,
-    two_stage: bool | None = None,
-    depths: Sequence[int] = (50,),
+    depths: Sequence[int] | None = None,
     fusion_split: str | None = None,
     progress: bool = True,
     plugins: Sequence[str] = (),
@@ -101,8 +100,8 @@ def evaluate(
         label (`str`, *optional*): name of the row in tables; by default the model's.
         methods (`Sequence[str]`, *optional*): scores to measure with the model's own, and modalities; by default all.
         rates (`Sequence[float]`): fractions of clips that lose a modality, each in [0, 1].
-        two_stage (`bool`, *optional*): measure the second stage; by default if the model has one.
-        depths (`Sequence[int]`): numbers of clips or captions that the second stage reorders.
+        depths (`Sequence[int]`, *optional*): numbers of clips or captions that the second stage reorders; by default
+            50 if the model has one. An empty sequence, or 0, skips it.
         fusion_split (`str`, *optional*): also rank by first-stage score + weight * match logit, with the weight chosen
             on this split.
         progress (`bool`): show progress bars.
@@ -126,7 +125,9 @@ def evaluate(
 
     # Everything is checked before hours of embedding, not after; what needs torch comes last.
     load_plugins(plugins)
-    _check_stages(rates, two_stage, fusion_split, split, model is not None)
+    if depths is not None:
+        depths = tuple(depth for depth in depths if depth != 0)
+    _check_stages(rates, depths, fusion_split, split, model is not None)
     inputs = Inputs(
         model=model,
         benchmark=benchmark,
@@ -153,7 +154,7 @@ def evaluate(
     folder = None
     if output is not None:
         folder = Path(output)
-    needs_match = bool(two_stage) or fusion_split is not None
+    needs_match = bool(depths) or fusion_split is not None
     embedded, source = prepare(inputs, folder, methods or (), needs_match, fusion_split)
 
     # Both stages, scored as the model that embedded the clips scores.
@@ -166,8 +167,8 @@ def evaluate(
         "two_stage_fusion": None,
         "two_stage_diagnostic": None,
     }
-    if source is not None and source.model.config.has_cross_attention and two_stage is not False:
-        measured |= source.second_stage(embedded, score, rates, depths, fusion_split)
+    if source is not None and source.model.config.has_cross_attention and depths != ():
+        measured |= source.second_stage(embedded, score, rates, depths or _DEPTHS, fusion_split)
 
     results = describe(inputs, embedded, label, measured, arguments)
     if folder is not None:

@@ -104,13 +104,16 @@ class RunConfig:
         Sequence[float],
         Option("--rate", help="Fraction of clips that lose a modality. Repeat for several."),
     ] = RATES
-    two_stage: Annotated[
-        bool | None, Option(help="Measure the second stage; by default when a model and clips are given.")
-    ] = None
     depths: Annotated[
-        Sequence[int],
-        Option("--depth", min=1, help="Clips or captions that the second stage reorders. Repeat for several."),
-    ] = (50,)
+        Sequence[int] | None,
+        Option(
+            "--depth",
+            min=0,
+            help="Clips or captions that the second stage reorders, by default 50 if the model has one; 0 skips it. "
+            "Repeat for several.",
+        ),
+        Given(list[int] | None),
+    ] = None
     fusion_split: Annotated[
         str | None,
         Option(help="Also rank by first-stage score + weight * match logit, with the weight chosen on this split."),

@@ -64,7 +64,7 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
     source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
     rows = load_split("miniature", data).dataset
     paths = {row["video_id"]: os.path.realpath(row["video_path"] or row["audio_path"]) for row in rows}
-    run(eval_app, "run", "--embeddings", folder, *source, "--output", output, "--no-two-stage")
+    run(eval_app, "run", "--embeddings", folder, *source, "--output", output, "--depth", 0)
     results = json.loads((output / "results.json").read_text())
     assert results["gallery"]["num_clips"] == NUM_CLIPS == len(Gallery.open(folder))
     evaluated = Embeddings.load(output / "embeddings")

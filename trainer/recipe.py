@@ -208,8 +208,7 @@ def parse_arguments(
 
     Raises:
         FileNotFoundError, ValueError: From [`~scalar_retrieval.trainer.recipe_files.read_recipe`], for a value outside
-        its range, or a
-            plugin that cannot be imported.
+            its range, or a plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
     parser = _Parser(

@@ -15,7 +15,7 @@ from scalar_retrieval.modeling_scalar import load_model
 from tests.eval import slow
 
 LINES = ["video_id,caption,video_path,audio_path,subtitle", "a,a low bell,,,a bell rings", "b,rain,,,it rains"]
-QUICK = {"rates": (0.0,), "two_stage": False, "progress": False}
+QUICK = {"rates": (0.0,), "depths": (), "progress": False}
 SAME = ("model", "benchmark", "split", "task", "score", "retrieval", "gallery", "problems", "left_out")
 
 
@@ -32,7 +32,7 @@ def same(one, other):
 
 def test_results_are_those_of_the_command_and_nothing_is_written_unasked(table, tmp_path, tiny_model_dir, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    command = ["run", "--model", tiny_model_dir, "--benchmark", "own", "--root", table, "--rate", 0, "--no-two-stage"]
+    command = ["run", "--model", tiny_model_dir, "--benchmark", "own", "--root", table, "--rate", 0, "--depth", 0]
     done = CliRunner().invoke(app, list(map(str, [*command, "--output", "out"])))
     assert done.exit_code == 0, done.output
     written = json.loads(Path("out/results.json").read_text())
@@ -49,7 +49,7 @@ def test_results_are_those_of_the_command_and_nothing_is_written_unasked(table, 
 def test_embeddings_are_a_folder_a_gallery_or_in_memory(tmp_path):
     embeddings = slow.make_embeddings(12, 1, dim=8)
     embeddings.save(tmp_path / "store")
-    expected = evaluate(embeddings=str(tmp_path / "store"), **QUICK | {"two_stage": None})
+    expected = evaluate(embeddings=str(tmp_path / "store"), **QUICK | {"depths": None})
     assert expected["arguments"]["embeddings"] == str(tmp_path / "store") and expected["label"] == "store"
     opened = evaluate(embeddings=Gallery.open(tmp_path / "store"), **QUICK)
     assert same(opened, expected) and opened["arguments"]["embeddings"] == str(tmp_path / "store")
@@ -94,7 +94,6 @@ def test_embeddings_of_the_user_stay_as_they_are(table, tmp_path, tiny_model_dir
             ValueError,
             "`on_missing` must",
         ),
-        ({"model": "light", "benchmark": "own", "root": "t.csv", "depths": ()}, ValueError, "`depths` must hold"),
         ({"model": "light", "benchmark": "own", "root": "t.csv", "batch_size": 0}, ValueError, "`batch_size`"),
         ({"model": "light", "benchmark": "own", "root": "t.csv", "plugins": ["no_such"]}, ValueError, "The plugin"),
     ],

@@ -204,7 +204,7 @@ def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_
     whole = load_split("miniature_classes", data)
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
     monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
-    options = {"rates": (0,), "two_stage": False, "progress": False}
+    options = {"rates": (0,), "depths": (), "progress": False}
     results = evaluate(tiny_model_dir, "miniature_classes", data, output=tmp_path / "out", **options)
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
     assert results["task"] == "classification" and results["retrieval"]["num_queries"] < len(whole.dataset)
@@ -246,8 +246,8 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
             r"\['captions', 'on_missing'\] are settings of reading a benchmark",
         ),
         (MODEL | {"rates": (0, 50)}, "between 0 and 1"),
-        ({"embeddings": "e", "two_stage": True}, "The second stage needs a cross-encoder and clips to read"),
-        (MODEL | {"fusion_split": "validation", "two_stage": False}, "Fusion needs the second stage"),
+        ({"embeddings": "e", "depths": (50,)}, "The second stage needs a cross-encoder and clips to read"),
+        (MODEL | {"fusion_split": "validation", "depths": ()}, "Fusion needs the second stage"),
         (MODEL | {"fusion_split": "test"}, "chosen on another split than 'test', which is reported"),
     ],
 )

@@ -228,7 +228,7 @@ model, processor = load_model("user/adapter")
 with torch.no_grad():
     scores = model(**processor(**INPUTS)).scores.tolist()
 root = {str(made / "data")!r}
-settings = {{"rates": (0.0,), "two_stage": False, "progress": False, "plugins": ["evidence.miniature"]}}
+settings = {{"rates": (0.0,), "depths": (), "progress": False, "plugins": ["evidence.miniature"]}}
 result = evaluate("user/adapter", "miniature", root, output="results", **settings)
 index({str(made / "data" / "test")!r}, "gallery", "user/adapter")
 options = ["--model", "user/backbone", "--benchmark", "miniature", "--root", root, "--output_dir", "run"]
