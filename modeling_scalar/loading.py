@@ -6,7 +6,7 @@ Only safetensors files are read, and no code of a folder is executed.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import transformers
@@ -199,6 +199,23 @@ def _trainable(
     return adapted, wrong
 
 
+@overload
+def load_model(
+    name_or_path: str | os.PathLike[str],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    trainable: Literal[False] = False,
+    **config_overrides: object,
+) -> tuple[ScalarRetrievalModel, ScalarProcessor]: ...
+@overload
+def load_model(
+    name_or_path: str | os.PathLike[str],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    *,
+    trainable: bool,
+    **config_overrides: object,
+) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]: ...
 def load_model(
     name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,

@@ -3,12 +3,21 @@
 import torch
 from torch.nn.functional import normalize
 
-from scalar_retrieval import ScalarModel, ScalarProcessor, query_weights, register_method, retrieval_scores
+from scalar_retrieval import (
+    ScalarModel,
+    ScalarProcessor,
+    load_model,
+    query_weights,
+    register_method,
+    retrieval_scores,
+)
 
 model = ScalarModel.from_pretrained("backbone")
 processor = ScalarProcessor.from_pretrained("backbone")
 batch = processor(text=["a dog barks"], videos=["clip0.mp4", "clip1.mp4"])
 output = model(**batch)
+encoder, reader = load_model("backbone")
+same = encoder(**reader(text=["a dog barks"], videos=["clip0.mp4", "clip1.mp4"]))
 
 
 @register_method("least")
@@ -23,4 +32,4 @@ present = torch.ones(5, 3, dtype=torch.bool)
 scores = retrieval_scores(queries, clips, present)
 lowest = retrieval_scores(queries.numpy(), clips.numpy(), method="least")
 weights = query_weights(queries, clips, present)
-print(output.scores, scores.shape, lowest.shape, weights.shape)
+print(output.scores, same.scores, scores.shape, lowest.shape, weights.shape)
