@@ -164,21 +164,6 @@ def _report_download(model: str, say: Say) -> None:
     )
 
 
-def _recognizer(transcribe: str, say: Say) -> tuple[str, str | None]:
-    """Where a speech recogniser is loaded from, downloaded if needed; and its name in transcripts, if it differs."""
-    if transcribe == "":
-        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
-
-        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
-        name, folder = downloaded_recognizer()
-        say(f"Speech is transcribed with {name}, which was downloaded before.")
-        return str(folder), name
-    _report_download(transcribe, say)
-    identity = identify(transcribe)
-    identity.download()
-    return identity.name, None
-
-
 def _report_unlisted(folders: Mapping[str, str], say: Say) -> None:
     for folder, reason in folders.items():
         say(f"{folder} is skipped, as it cannot be listed: {reason}.")
@@ -330,8 +315,18 @@ def index(
     check_writable(output)
     if model is not None:
         model = check_model(os.fspath(model))
+    say = _print if progress else _ignore
+    warn = _print if progress else _warn
+    recognizer_name = None
     if transcribe is not None:
         transcribe = os.fspath(transcribe)
+    if transcribe == "":
+        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
+
+        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
+        recognizer_name, folder = downloaded_recognizer()
+        transcribe = str(folder)
+        say(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
     check_tools(transcribe, read_text, cluster)
     if segment is not None:
         segment = check_segment(segment)
@@ -345,8 +340,6 @@ def index(
         raise ValueError(f"`watch` takes folders and files, not lists, got {lists}. Index lists without it.")
 
     # Which model, which modalities, how clips are read, and which files
-    say = _print if progress else _ignore
-    warn = _print if progress else _warn
     known = None
     if is_gallery(output):
         known = Gallery.open(output)
@@ -369,9 +362,11 @@ def index(
         _add_words(texts, words_of, columns)
 
     # Download what is missing.
-    recognizer_name = None
     if transcribe is not None:
-        transcribe, recognizer_name = _recognizer(transcribe, say)
+        _report_download(transcribe, say)
+        recognizer = identify(transcribe)
+        recognizer.download()
+        transcribe = recognizer.name
     _report_download(model, say)
     identity = identify(model)
     if known is not None:

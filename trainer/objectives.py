@@ -191,7 +191,6 @@ class ScalarObjective(Objective):
 
     reads_every_modality = True
     uses_reduced_views = True
-    uses_semantics = True
 
     def __init__(self, args: ScalarTrainingArguments, config: ScalarConfig):
         super().__init__()
@@ -210,12 +209,16 @@ class ScalarObjective(Objective):
             )
         # The terms of Eq. 6 to 9, each with its own temperature.
         self.args = args
-        self.uses_semantics = args.semantic_weight > 0
         query_temperature = centroid_temperature(config.aggregation, config.query_temperature)
         self.alignment = AlignmentLoss(args.temperature, args.contrastive_label_smoothing)
         self.cross_arity = CrossArityLoss(query_temperature)
         self.semantic = SemanticLoss(args.temperature, args.semantic_temperature, args.calibration_weight)
         self.uniformity = UniformityLoss()
+
+    @property
+    def uses_semantics(self) -> bool:
+        """Whether L_sem has a weight. One that was not given is chosen by the Trainer, which knows the targets."""
+        return bool(self.args.semantic_weight)
 
     def forward(self, batch: Batch, step: int) -> Terms:
         """Compute the terms of this process's rows at an optimizer step."""

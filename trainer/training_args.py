@@ -312,7 +312,7 @@ class ScalarTrainingArguments(TrainingArguments):
     @property
     def uses_matching(self) -> bool:
         """Whether the objective trains the cross-encoder."""
-        return self.matching_weight > 0
+        return self.matching_weight != 0
 
 
 __all__ = ["NEGATIVES", "OBJECTIVE_NAMES", "RANGES", "WITH_SEMANTICS", "WITH_TEMPERATURE", "ScalarTrainingArguments"]

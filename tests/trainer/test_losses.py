@@ -182,6 +182,7 @@ def test_the_terms_of_a_batch_equal_the_loops(drawn):
         output_dir="out",
         use_cpu=True,
         loss_warmup_steps=0,
+        semantic_weight=1.0,
         temperature=drawn.temperature,
         contrastive_label_smoothing=drawn.smoothing,
         semantic_temperature=drawn.semantic_temperature,

@@ -1,6 +1,5 @@
 """A Trainer like any other: rows in, a session of Python, evaluations, predictions and searches."""
 
-
 import datasets
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from peft import PeftModel
 
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.data import COLUMNS, check_rows
-from scalar_retrieval.trainer.objectives import Objective
+from scalar_retrieval.trainer.objectives import Objective, ScalarObjective
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.semantic_targets import SemanticTargets, make_semantic_targets
 from scalar_retrieval.trainer.training_args import METRICS, ScalarTrainingArguments
@@ -84,15 +83,22 @@ def test_the_session_of_the_readme(folder, rows, tmp_path, kind, objective):
     assert ("loss_margin" in logged) == (objective is not None) and "loss_sem" not in logged
 
 
+def test_the_papers_objective_may_be_given_and_leaves_out_what_has_no_targets(folder, rows, tmp_path):
+    model, processor = load_model(folder / "towers")
+    args = ScalarTrainingArguments(str(tmp_path), **QUICK)
+    given = ScalarObjective(args, model.config)
+    trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor, objective=given)
+    trainer.train()
+    assert not given.uses_semantics and {"loss_mask", "loss_align"} <= trainer.state.log_history[0].keys()
+
+
 def test_the_session_runs_as_a_script_among_files_of_the_same_names(commands, folder, rows, tmp_path):
     for name in ("trainer.py", "search.py", "gallery.py"):
         (tmp_path / name).write_text("raise RuntimeError('of somebody else')\n")
     rows.to_csv(tmp_path / "rows.csv")
     (tmp_path / "mine.py").write_text(f"""
 import datasets
-from scalar_retrieval.modeling_scalar import load_model
-from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
-from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
+from scalar_retrieval import ScalarTrainer, ScalarTrainingArguments, load_model
 
 rows = datasets.Dataset.from_csv("rows.csv")
 model, processor = load_model({str(folder / "towers")!r})
