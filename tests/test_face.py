@@ -69,6 +69,7 @@ def test_no_name_is_hidden_by_a_room():
     assert not any(isinstance(getattr(scalar_retrieval, name), ModuleType) for name in NAMES)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("use", "module", "extra"),
     [
@@ -94,6 +95,7 @@ except ModuleNotFoundError as error:
     assert " ".join(run(code)) == needed
 
 
+@pytest.mark.e2e
 def test_a_clone_without_links_works(tmp_path):
     """As on Windows, where git writes a file that holds the link's target."""
     place = tmp_path / "src" / "scalar_retrieval"

@@ -92,6 +92,7 @@ def test_the_papers_objective_may_be_given_and_leaves_out_what_has_no_targets(fo
     assert not given.uses_semantics and {"loss_mask", "loss_align"} <= trainer.state.log_history[0].keys()
 
 
+@pytest.mark.e2e
 def test_the_session_runs_as_a_script_among_files_of_the_same_names(commands, folder, rows, tmp_path):
     for name in ("trainer.py", "search.py", "gallery.py"):
         (tmp_path / name).write_text("raise RuntimeError('of somebody else')\n")

@@ -46,6 +46,10 @@ class ScalarModelTest(common.ModelTesterMixin, unittest.TestCase):
 
     test_all_params_have_gradient = False  # those of the cross-encoder have none without `select_pairs`
 
+    def _prepare_for_class(self, inputs_dict, model_class, return_labels=False):
+        inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels)
+        return inputs | {"return_loss": True} if return_labels else inputs
+
     def setUp(self):
         self.model_tester = self._tester(self)
         self.config_tester = configurations.ConfigTester(
