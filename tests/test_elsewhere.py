@@ -127,11 +127,14 @@ def test_a_gallery_is_served(programs, options, gallery):
             serving.terminate()
 
 
+_LAUNCH = ("python", "-m", "accelerate.commands.launch", "--num_processes", "1", "-m", "scalar_retrieval.trainer")
+
+
 @pytest.mark.parametrize(
     "program",
     [
         ("scalar", "train"),
-        ("python", "-m", "accelerate.commands.launch", "--num_processes", "1", "-m", "scalar_retrieval.trainer"),
+        pytest.param(_LAUNCH, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_is_trained_and_published(program, run, place):

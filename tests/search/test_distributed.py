@@ -139,6 +139,7 @@ def index_while_killing(index, cluster, output, options, kills, dice):
     return killed[0]
 
 
+@pytest.mark.e2e
 @pytest.mark.promise("data", "A cluster makes the gallery of one process, and a worker that is killed changes nothing")
 def test_a_cluster_whose_workers_are_killed_makes_the_gallery_of_one_process(index, alone, cluster, tmp_path):
     whole, options, outcome = alone

@@ -268,6 +268,7 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
     assert not of(report, "changed") and not of(report, "new")
 
 
+@pytest.mark.e2e
 @pytest.mark.promise("data", "Indexing that is killed repeatedly ends in the same bytes")
 def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
     """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
