@@ -94,12 +94,13 @@ def environment_with(folder, *more):
 @pytest.mark.slow
 def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
     environment = environment_with(tmp_path)
+    (tmp_path / "folder").mkdir()
     for command, extra in (
         ("index folder --output gallery --model model", "search"),
         ("query gallery dog", "search"),
-        ("train recipe.yaml", "train"),
-        ("eval run --output results --model model --benchmark miniature --root data", "eval"),
-        ("publish model folder user/name --dry-run", "hub"),
+        ("train recipes/miniature.yaml", "train"),
+        ("eval audit --benchmark msrvtt --root folder", "eval"),
+        ("publish model folder user/name --dry-run out", "hub"),
     ):
         script = (
             f"sys.path.append({str(ROOT / 'src')!r})\n"
