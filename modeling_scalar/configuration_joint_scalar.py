@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .configuration_scalar import ScalarConfig, ScoreConfig
+from .scores_scalar import check_slices
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class ScalarJointConfig(ScoreConfig):
         aggregation, query_temperature, modality_scale, modality_offset, has_logit_scale, initializer_range: See
             [`ScoreConfig`].
         has_heads (`bool`): Whether to add a head for queries and for each modality. Untrained heads change nothing.
+        modality_slices (`list[list[int]]`, *optional*): For each modality the start and the stop of its slice of a
+            query's components, if encoders with spaces of their own stand side by side: its embeddings are zero
+            elsewhere, and slices are equal or disjoint. `None` is one space.
     """
 
     model_type = "scalar_joint"
@@ -80,6 +84,7 @@ class ScalarJointConfig(ScoreConfig):
     backbone_config: dict | PreTrainedConfig | None = None
     projection_dim: int = 768
     has_heads: bool = False
+    modality_slices: list[list[int]] | None = None
 
     # Fields that only three-tower models have, but that are read of both kinds.
     has_cross_attention = False
@@ -93,6 +98,8 @@ class ScalarJointConfig(ScoreConfig):
     def validate_joint(self) -> None:
         """Check that fields are consistent with each other."""
         check_modalities(self.modalities)
+        if self.modality_slices is not None:
+            check_slices(self.modality_slices, self.modalities, self.projection_dim)
         if self.backbone_config is None:
             return
         # A known family, with a tower for each modality that is not text.

@@ -187,6 +187,8 @@ class ScalarConfig(ScoreConfig):
     condition_layer_norm_eps: float = 1e-12
     has_concat_heads: bool = False
 
+    modality_slices = None  # a field of joint encoders that is read of both kinds: towers share one space
+
     def __post_init__(self, **kwargs):
         # transformers applies a spec's `init_kwargs` only if the whole sub-config is missing. A partial dict without a
         # `model_type` means "the default tower with these changes" and must keep them: a text tower without

@@ -17,6 +17,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -206,6 +207,20 @@ def check_calibration(
                 f"`{name}` must be a {kind} number of at most {_LARGEST:g} for each modality{scope}, "
                 f"got {given!r:.80}."
             )
+
+
+def check_slices(slices: Sequence[Sequence[int]], modalities: Sequence[str], dim: int) -> None:
+    """Raise a ValueError unless there is a slice `[start, stop]` of a query's `dim` components for each modality, and
+    any two of them are equal or disjoint."""
+    are_right = len(slices) == len(modalities) and all(len(ends) == 2 for ends in slices)
+    are_right = are_right and all(0 <= start < stop <= dim for start, stop in slices)
+    for one, other in combinations(slices, 2):
+        are_right = are_right and (one == other or one[1] <= other[0] or other[1] <= one[0])
+    if not are_right:
+        raise ValueError(
+            f"`modality_slices` must be a start and a stop within the {dim} components of a query for each of "
+            f"{list(modalities)}, any two equal or disjoint, got {slices!r:.200}."
+        )
 
 
 @dataclass(frozen=True)
@@ -1177,7 +1192,7 @@ def paired_centroids(
 
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "closed_form", "exact", "exact_scores",
-    "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit", "paired_centroids",
-    "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
+    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "check_slices", "closed_form", "exact",
+    "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
+    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
 ]  # fmt: skip

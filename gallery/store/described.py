@@ -33,6 +33,7 @@ _METADATA = {
     "training?": (None, {"seed?": (None, whole)}),
     "query_temperature?": (None, temperature),
     "modalities?": (None, [text]),
+    "modality_slices?": (None, [[count]]),
     "score_options?": (
         None,
         {

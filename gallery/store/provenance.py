@@ -130,6 +130,7 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
         "training": training,
         "query_temperature": model.config.query_temperature,
         "modalities": list(model.config.modalities),
+        "modality_slices": model.config.modality_slices,
         "score_options": score_options,
         # What may change results of the same model.
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from scalar_retrieval.modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, load_model
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
@@ -247,3 +248,20 @@ def test_a_sentence_transformer_takes_any_text(caplog):
     ):
         unit = np.asarray(expected, float) / np.linalg.norm(expected)
         torch.testing.assert_close(embeds[row, names.index(name)].double(), torch.from_numpy(unit), **CLOSE)
+
+
+def test_slices_are_equal_or_disjoint_and_lie_within_a_query():
+    modalities = ["video", "title", "subtitle"]
+    right = [[0, 5], [5, 8], [5, 8]]
+    config = ScalarJointConfig(modalities=modalities, projection_dim=8, modality_slices=right)
+    assert ScalarJointConfig.from_dict(config.to_dict()).modality_slices == right
+    wrong = (
+        right[:2],
+        [[0, 5], [4, 8], [5, 8]],
+        [[0, 5], [5, 9], [5, 9]],
+        [[0, 5], [5, 5], [5, 5]],
+        [[0], [5, 8], [5, 8]],
+    )
+    for slices in wrong:
+        with pytest.raises(StrictDataclassClassValidationError, match="any two equal or disjoint, got"):
+            ScalarJointConfig(modalities=modalities, projection_dim=8, modality_slices=slices)
