@@ -81,7 +81,7 @@ class WordModel:
     """Each modality of a clip is the direction of its name; each text that of its words."""
 
     device, dtype = torch.device("cpu"), torch.float32
-    config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", modalities=MODALITIES)
+    config = SimpleNamespace(query_temperature=0.1, aggregation="scalar", modalities=MODALITIES, modality_slices=None)
 
     def __init__(self):
         self.num_texts = 0

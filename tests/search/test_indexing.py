@@ -57,7 +57,7 @@ class FakeModel:
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self):
-        self.config = SimpleNamespace(query_temperature=0.1, modalities=MODALITIES)
+        self.config = SimpleNamespace(query_temperature=0.1, modalities=MODALITIES, modality_slices=None)
         self.batches = []
 
     def get_modality_features(self, pixel_values_videos, modality_mask):

@@ -29,7 +29,7 @@ SEEDS = [zlib.crc32(name.encode()) for name in MODALITIES]  # of queries, as the
 class FakeModel(WordModel):
     """Modality m is the m-th unit vector, and so is its name as a query."""
 
-    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", modalities=MODALITIES)
+    config = SimpleNamespace(query_temperature=1.0, aggregation="scalar", modalities=MODALITIES, modality_slices=None)
 
     def get_modality_features(self, modality_mask):
         return torch.eye(3) * modality_mask[..., None], modality_mask
