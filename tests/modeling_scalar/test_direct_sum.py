@@ -1,0 +1,142 @@
+"""Encoders of pictures, sound and texts side by side, against transformers' own features; with tiny random weights."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoProcessor
+
+from scalar_retrieval.modeling_scalar.direct_sum import DirectSum, load_encoder
+from scalar_retrieval.modeling_scalar.light_model import text_folder
+from tests.dual_encoders import WRITERS
+
+TEXTS = ["a dog", "a photo of two cats, sleeping"]
+# Sums in another order: ten times the last bit of a cosine.
+CLOSE = {"atol": 1e-6, "rtol": 0}
+# As the publishers say: SigLIP's texts have one length, and no mask.
+PADDING = {
+    "siglip": {"padding": "max_length", "max_length": 64},
+    "siglip2": {"padding": "max_length", "max_length": 64},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("encoders")
+    return {name: write(root / name) for name, write in WRITERS.items()}
+
+
+@pytest.fixture(scope="module")
+def side_by_side(folders):
+    encoders = [load_encoder(str(folder)) for folder in (folders["clip"], folders["clap"], text_folder())]
+    return DirectSum(encoders, {"video": 0, "audio": 1, "text": 2})
+
+
+def unit(vectors):
+    return torch.nn.functional.normalize(vectors, dim=-1)
+
+
+def make_frames(seed: int, count: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 40, 60, 3), np.uint8)
+
+
+def make_sound(seconds: float, seed: int = 0) -> dict:
+    draw = np.random.default_rng(seed)
+    steps = np.arange(round(48_000 * seconds)) / 48_000
+    waveform = np.sin(2 * np.pi * draw.uniform(200, 2000) * steps * (1 + steps)) + 0.1 * draw.normal(size=len(steps))
+    return {"array": (0.4 * waveform).astype(np.float32), "sampling_rate": 48_000}
+
+
+@torch.no_grad()
+def features_of(folder, **inputs):
+    """What transformers computes, normalised: of texts, pictures or sounds."""
+    model, processor = AutoModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+    if "sounds" in inputs:
+        arrays = [sound["array"] for sound in inputs["sounds"]]
+        prepared = processor(audio=arrays, sampling_rate=48_000, return_tensors="pt")
+        return unit(model.get_audio_features(**prepared).pooler_output)
+    if "pictures" in inputs:
+        prepared = processor(images=[Image.fromarray(frame) for frame in inputs["pictures"]], return_tensors="pt")
+        return unit(model.get_image_features(**prepared).pooler_output)
+    options = PADDING.get(model.config.model_type, {"padding": True})
+    prepared = processor(text=inputs["texts"], return_tensors="pt", **options)
+    if model.config.model_type in PADDING:
+        prepared.pop("attention_mask", None)
+    return unit(model.get_text_features(**prepared).pooler_output)
+
+
+def distinct(embeds: torch.Tensor) -> bool:
+    """Whether no two rows are nearly the same, or nothing would be compared."""
+    return float(torch.pdist(embeds).min()) > 0.01
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_an_encoder_alone_embeds_as_transformers_does(folders, family):
+    alone = DirectSum([load_encoder(str(folders[family]))], {"text": 0, "video": 0, "audio": 0})
+    texts = features_of(folders[family], texts=TEXTS)
+    assert distinct(texts)
+    torch.testing.assert_close(alone.encode_queries(TEXTS), texts, **CLOSE)
+    torch.testing.assert_close(alone.encode_clips("title", TEXTS), texts, **CLOSE)
+    if family == "clap":
+        sounds = [make_sound(3, 1), make_sound(10, 2)]
+        expected = features_of(folders[family], sounds=sounds)
+        got = alone.encode_clips("audio", sounds)
+    else:
+        videos = [make_frames(1), make_frames(2, 1)]
+        expected = []
+        for frames in videos:
+            expected.append(unit(features_of(folders[family], pictures=frames).mean(dim=0)))
+        expected = torch.stack(expected)
+        got = alone.encode_clips("video", [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in videos])
+    assert distinct(expected)
+    torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def test_a_long_sound_is_the_mean_of_its_windows_to_the_bit(folders, side_by_side):
+    sound = make_sound(25)
+    windows = [sound | {"array": sound["array"][48_000 * start : 48_000 * (start + 10)]} for start in (0, 10, 15)]
+    expected = features_of(folders["clap"], sounds=windows)
+    assert distinct(expected)
+    got = side_by_side.encode_clips("audio", [sound])
+    torch.testing.assert_close(got[:, 12:32], unit(expected.mean(dim=0))[None], **CLOSE)
+    assert torch.equal(side_by_side.encode_clips("audio", [sound]), got)
+
+
+def test_a_query_has_all_texts_and_a_modality_its_own_slice(folders, side_by_side):
+    query = side_by_side.encode_queries(TEXTS)
+    own = [features_of(folders["clip"], texts=TEXTS), features_of(folders["clap"], texts=TEXTS)]
+    mini = SentenceTransformer(str(text_folder()), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(query, torch.cat([*own, mini], dim=1) / math.sqrt(3), **CLOSE)
+    assert [side_by_side.slice_of(name) for name in ("video", "audio", "title")] == [[0, 12], [12, 32], [32, 416]]
+    # A product is the cosine of the modality's own encoder, over the root of three.
+    title = side_by_side.encode_clips("title", TEXTS)
+    assert not title[:, :32].any()
+    torch.testing.assert_close(query @ title.T, mini @ mini.T / math.sqrt(3), **CLOSE)
+
+
+def test_a_tone_of_12_kilohertz_is_heard(side_by_side):
+    steps = np.arange(48_000) / 48_000
+    tone = {"array": (0.5 * np.sin(2 * np.pi * 12_000 * steps)).astype(np.float32), "sampling_rate": 48_000}
+    noise = np.random.default_rng(0).normal(size=48_000).astype(np.float32) * 1e-3
+    with_noise = [tone | {"array": noise}, tone | {"array": tone["array"] + noise}]
+    assert side_by_side.sampling_rate == 48_000
+    assert distinct(side_by_side.encode_clips("audio", with_noise))
+
+
+def test_a_saved_direct_sum_is_the_same(side_by_side, tmp_path):
+    saved = SentenceTransformer(modules=[side_by_side], device="cpu")
+    saved.save(str(tmp_path), create_model_card=False)
+    loaded = load_encoder(str(tmp_path))
+    assert loaded[0].routes == {"video": 0, "audio": 1, "text": 2}
+    picture, sound = Image.fromarray(make_frames(1)[0]), make_sound(1)
+    for inputs in (TEXTS, [picture], [sound]):
+        expected = saved.encode_document(inputs, convert_to_tensor=True)
+        torch.testing.assert_close(loaded.encode_document(inputs, convert_to_tensor=True), expected, **CLOSE)
+    query = saved.encode_query(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(query, side_by_side.encode_queries(TEXTS), **CLOSE)
+    torch.testing.assert_close(loaded.encode_query(TEXTS, convert_to_tensor=True), query, **CLOSE)
+    with pytest.raises(ValueError, match="prompts of their own"):
+        saved.encode(TEXTS, prompt="query: ")
