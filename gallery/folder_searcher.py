@@ -112,7 +112,7 @@ class FolderSearcher:
     @cached_property
     def block(self) -> Block:
         """The clips in the form in which they are ranked."""
-        return block_of(self.gallery.parts, self.device)
+        return block_of(self.gallery.parts, self.gallery.slices, self.device)
 
     @cached_property
     def clip_words(self) -> ClipWords:
@@ -359,7 +359,7 @@ class FolderSearcher:
         places = gallery.places_of(clip_ids)
         records = gallery.files_at({place.path for place in places})
         found = []
-        columns = clip_ids, places, embeds_of(table).float(), presence_of(table), problems
+        columns = clip_ids, places, embeds_of(table, gallery.slices).float(), presence_of(table), problems
         for clip_id, place, embeds, mask, lost in zip(*columns, strict=True):
             found.append(FolderClip(clip_id, place, embeds, mask, lost, records.get(place.path), searcher=self))
         return found

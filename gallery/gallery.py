@@ -34,6 +34,7 @@ from .store.columns import (
     clip_table,
     codes_of,
     embeds_of,
+    matrix_of,
     named,
     precision_of,
     presence_of,
@@ -44,6 +45,7 @@ from .store.described import (
     MODALITIES,
     check_metadata,
     modalities_in,
+    slices_of,
 )
 from .store.files import without_infinity
 from .store.provenance import gallery_sha256
@@ -56,9 +58,9 @@ from .store.rows import (
     check_hashes,
     codes_columns,
     lists_of,
-    modalities_of,
     strings,
     texts_of,
+    widths_of,
 )
 from .store.stills import Stills
 from .store.storage import verify as verify_files
@@ -291,13 +293,14 @@ class Gallery(Contents):
             start += len(batch)
             rows = pa.Table.from_batches([batch])
             mask = presence_of(rows)
-            embeds = embeds_of(rows)
+            embeds = embeds_of(rows, self.slices)
             check_rows(clip_ids, embeds, mask, self.modalities)
             # Scores rely on zeros where a modality is absent.
             if (embeds[~mask] != 0).any():
                 raise ValueError(f"Vectors of absent modalities must be zero in {self.path}; some are not.")
             if self.has_codes:
-                wrong = named(clip_ids, ~are_codes_of(codes_of(batch), embeds.unbind(1)))
+                vectors = [matrix_of(batch.column(name)) for name in self.modalities]
+                wrong = named(clip_ids, ~are_codes_of(codes_of(batch), vectors))
                 if wrong:
                     raise ValueError(f"Eight-bit vectors in {self.path} do not match those of the clips {wrong}.")
         # Then what concerns all clips, and the queries.
@@ -542,16 +545,16 @@ class GalleryWriter(Writer):
         self._pending: set[str] = set()  # clips added since the last commit
         self._dropped: set[str] = set()  # hashes of files forgotten or replaced since then
 
-    def _modalities_of_clips(self) -> tuple[str, ...] | None:
+    def _widths_of_clips(self) -> dict[str, int] | None:
         known = self._first_rows("clips")
         if known is None:
             return None
-        return modalities_of(known)
+        return widths_of(known)
 
     @property
     def modalities(self) -> tuple[str, ...]:
         """Names of the modalities: those of the existing clips, or else those in the metadata."""
-        return self._modalities_of_clips() or modalities_in(self.metadata)
+        return tuple(self._widths_of_clips() or modalities_in(self.metadata))
 
     def put_clips(
         self,
@@ -567,16 +570,17 @@ class GalleryWriter(Writer):
         Args: as in [`~scalar_retrieval.gallery.store.columns.clip_table`], on the CPU.
 
         Raises:
-            ValueError: from [`check_rows`]; or the dimension is not that of the gallery, or a clip was added twice
-                since the last commit. Nothing is changed then.
+            ValueError: from [`check_rows`] or [`~scalar_retrieval.gallery.store.columns.cut`]; or the dimension is not
+                that of the gallery, or a clip was added twice since the last commit. Nothing is changed then.
         """
         check_rows(clip_ids, modality_embeds, modality_mask, self.modalities)
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:
             raise ValueError(f"A clip can be added once per commit; added again: {abbreviated(twice)}.")
-        rows = clip_table(
-            clip_ids, modality_embeds, modality_mask, self.modalities, problems, seconds, self.dtype, self.has_codes
-        )
+        modalities = self.modalities
+        slices = slices_of(self.metadata, len(modalities), modality_embeds.shape[-1])
+        columns = clip_ids, modality_embeds, modality_mask, modalities, problems, seconds
+        rows = clip_table(*columns, self.dtype, self.has_codes, slices)
         # Append first, which checks the columns; then remove the clips that are replaced.
         self.append("clips", rows)
         self.remove("clips", self.find("clips", clip_ids))
@@ -632,7 +636,7 @@ class GalleryWriter(Writer):
     def _commit(self, plan_of: Callable[[str], Plan]) -> None:
         # What is committed must open: the metadata are checked as they will be read, before anything is written.
         as_read = json.loads(json.dumps(without_infinity(self.metadata)))
-        check_metadata(as_read, self.folder, self._modalities_of_clips())
+        check_metadata(as_read, self.folder, self._widths_of_clips())
         super()._commit(plan_of)
 
     def commit(self) -> bool:

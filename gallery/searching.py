@@ -4,6 +4,7 @@ every [`~scalar_retrieval.gallery.searcher.Searcher`].
 Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
@@ -17,7 +18,9 @@ from .filters import Filter
 from .hits import HitLists, Hits
 from .querying import (
     Likeness,
+    NothingToCompareError,
     QueryModel,
+    check_vectors,
     load_query_model,
     query_like,
     split_queries,
@@ -84,6 +87,19 @@ def _best_of_files(
         found = found.continued(further)
         best = found.best_of_files(k)
     return best
+
+
+def _searched(query: torch.Tensor, described: Described, modalities: Sequence[str] | None) -> tuple[str, ...]:
+    """The selected modalities of which a query `(D,)` has components: where it is zero, there is nothing to compare.
+    Raises a NothingToCompareError if there are none."""
+    names = list(modalities or described.modalities)
+    for name, (start, stop) in zip(described.modalities, described.slices, strict=False):
+        if name in names and not query[start:stop].any():
+            names.remove(name)
+    if not names:
+        selected = ", ".join(modalities or described.modalities)
+        raise NothingToCompareError(f"A query has nothing to compare with {selected}. Select another modality.")
+    return tuple(names)
 
 
 def search(
@@ -186,14 +202,17 @@ def search(
     if query_temperature is not None:
         score_parameters = {"query_temperature": query_temperature} | score_parameters
     scoring = Scoring(method, score_parameters)
+    embeds = check_vectors(embeds, described.dim)
 
-    # The first stage ranks queries with the same words at once. If there are none, their shape is still checked.
+    # The first stage ranks queries with the same words and modalities at once.
     size = max(k, rerank or 0)
     per_file = per_file and described.metadata.get(SEGMENT) is not None
     found: list[Hits] = [None] * len(texts)
-    for quoted in dict.fromkeys(words) or [()]:
-        rows = [row for row, of_query in enumerate(words) if of_query == quoted]
-        chosen = replace(among, filter=among.filter.with_words(quoted))
+    alike = defaultdict(list)
+    for row, quoted in enumerate(words):
+        alike[quoted, _searched(embeds[row], described, modalities)].append(row)
+    for (quoted, names), rows in alike.items():
+        chosen = replace(among, filter=among.filter.with_words(quoted), modalities=names)
         is_of_all = chosen.mask is None and chosen.inside is None and chosen.filter.is_empty
         for row, hits in zip(rows, searcher.rank(embeds[rows], size, scoring, chosen), strict=True):
             # The best windows may all be of a few files: then more are ranked.
@@ -203,7 +222,7 @@ def search(
             hits.like = name
             hits.words = quoted
             if is_of_all and like is None and rerank is None:
-                hits.least_score = _least_score(described, scoring, modalities, hits.num_clips)
+                hits.least_score = _least_score(described, scoring, names, hits.num_clips)
             found[row] = hits
 
     # The second stage reads the files of the first hits, each once for all queries.

@@ -15,6 +15,7 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -42,6 +43,9 @@ CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0}
 
 WEIGHING = ("query_temperature", *CALIBRATION)
 """The keyword arguments that affect a query's weights, in addition to embeddings."""
+
+Slice = Sequence[int]
+"""The start and the stop of the components of a query that the vectors of a modality have."""
 
 MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 """The minimum of a norm, volume or area by dtype, so that scores and gradients stay bounded where modalities cancel.
@@ -221,6 +225,24 @@ def check_slices(slices: Sequence[Sequence[int]], modalities: Sequence[str], dim
             f"`modality_slices` must be a start and a stop within the {dim} components of a query for each of "
             f"{list(modalities)}, any two equal or disjoint, got {slices!r:.200}."
         )
+
+
+def spaces_of(slices: Sequence[Slice]) -> list[list[int]]:
+    """The places of the modalities of each space: those that have one slice of a query's components."""
+    spaces = defaultdict(list)
+    for place, (start, _) in enumerate(slices):
+        spaces[start].append(place)
+    return list(spaces.values())
+
+
+def side_by_side(columns: Sequence[torch.Tensor], slices: Sequence[Slice]) -> torch.Tensor:
+    """Put the vectors `(V, width)` of each modality into its slice of a query's components: `(V, M, D)`, zero
+    elsewhere."""
+    _, dim = max(slices)
+    embeds = columns[0].new_zeros(len(columns[0]), len(columns), dim)
+    for place, (start, stop) in enumerate(slices):
+        embeds[:, place, start:stop] = columns[place]
+    return embeds
 
 
 @dataclass(frozen=True)
@@ -1192,7 +1214,8 @@ def paired_centroids(
 
 __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "check_calibration", "check_slices", "closed_form", "exact",
-    "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
-    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores", "unit",
+    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "Slice", "check_calibration", "check_slices", "closed_form",
+    "exact", "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
+    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores",
+    "side_by_side", "spaces_of", "unit",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from scalar_retrieval.gallery.store.columns import (
     query_table,
     text_embeds_of,
 )
-from scalar_retrieval.gallery.store.described import MODALITIES, modalities_in
+from scalar_retrieval.gallery.store.described import MODALITIES, modalities_in, slices_of
 from scalar_retrieval.gallery.store.provenance import gallery_manifest
 from scalar_retrieval.gallery.store.rows import abbreviated, texts_of
 from scalar_retrieval.gallery.store.storage import TABLES
@@ -219,7 +219,8 @@ class Embeddings:
 
         # Both tables in one commit, in place of an earlier gallery's.
         columns = self.clip_ids, self.modality_embeds, self.modality_mask
-        clips = clip_table(*columns, self.modalities, problems, dtype=dtype)
+        slices = slices_of(metadata, len(self.modalities), self.modality_embeds.shape[-1])
+        clips = clip_table(*columns, self.modalities, problems, dtype=dtype, slices=slices)
         queries = query_table(self.query_ids, self.captions, self.text_embeds, described, dtype)
         with GalleryWriter(folder) as writer:
             for name in TABLES:

@@ -22,9 +22,12 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     NORM_TOLERANCE,
     Clips,
     ScoreOptions,
+    Slice,
     exact_scores,
     quadratic,
+    side_by_side,
     softmax_weights,
+    spaces_of,
 )
 
 from ..store.codes import Codes, multiplies_eight_bits
@@ -176,8 +179,9 @@ class Block(Clips):
     or copied.
 
     Args:
-        chunks (list of tuples of M `torch.Tensor` of shape `(n, D)`): unit vectors of each modality, of n clips each.
-            They may be on disk; half-precision vectors are converted to float32, a few at a time.
+        chunks (list of tuples of M `torch.Tensor` of shape `(n, width)`): unit vectors of each modality, of n clips
+            each. They may be on disk; half-precision vectors are converted to float32, a few at a time.
+        slices: for each modality, the start and the stop of the components of a query that its vectors have.
         modality_mask (`torch.BoolTensor` of shape `(N, M)`): which vectors count as present.
         modalities (sequence of `str`): the names along the axis M; empty if they have none.
         gram (`torch.Tensor` of shape `(N, M, M)`): inner products of the modalities, zero where absent.
@@ -192,6 +196,7 @@ class Block(Clips):
     def __init__(
         self,
         chunks: Sequence[tuple[torch.Tensor, ...]],
+        slices: Sequence[Slice],
         modality_mask: torch.Tensor,
         *,
         modalities: Sequence[str] = (),
@@ -201,6 +206,8 @@ class Block(Clips):
         min_norm: float = _MIN_NORM,
     ):
         self.chunks = list(chunks)
+        self.slices = slices
+        self.spaces = spaces_of(slices)
         self.codes = codes
         self.modality_mask = modality_mask
         self.is_there = is_there
@@ -233,8 +240,7 @@ class Block(Clips):
         else:
             if columns.dtype == torch.bool:
                 columns = columns.nonzero()[:, 0]
-            vectors = self.vectors_at(columns, self.dtype)
-            chunks = [tuple(column.contiguous() for column in vectors.unbind(1))]
+            chunks = [tuple(vectors.to(self.dtype) for vectors in self.taken(self.chunks, columns))]
         return self._with(
             chunks=chunks,
             codes=None,
@@ -248,10 +254,9 @@ class Block(Clips):
         """For each chunk, the index of the first clip after it."""
         return torch.tensor([len(chunk[0]) for chunk in self.chunks], device=self.device).cumsum(0)
 
-    def taken(self, chunks: Sequence[Sequence[torch.Tensor]], rows: torch.Tensor) -> torch.Tensor:
-        """Copy some rows, in ascending order, of M matrices in chunks like those of the clips: `(M, P, D)`."""
-        like = chunks[0][0]
-        copied = like.new_empty(len(chunks[0]), len(rows), like.shape[1])
+    def taken(self, chunks: Sequence[Sequence[torch.Tensor]], rows: torch.Tensor) -> list[torch.Tensor]:
+        """Copy some rows, in ascending order, of M matrices in chunks like those of the clips: M of `(P, width)`."""
+        copied = [matrix.new_empty(len(rows), matrix.shape[1]) for matrix in chunks[0]]
         # Where the rows of each chunk stop among all rows
         stops = torch.searchsorted(rows, self._ends).tolist()
         start = 0
@@ -260,14 +265,14 @@ class Block(Clips):
             if start < stop:
                 places = rows[start:stop] - first
                 for m, matrix in enumerate(chunk):
-                    torch.index_select(matrix, 0, places, out=copied[m, start:stop])
+                    torch.index_select(matrix, 0, places, out=copied[m][start:stop])
             start = stop
             first = end
         return copied
 
     def vectors_at(self, rows: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Copy the vectors of clips in ascending order, `(P, M, D)`, also of modalities that count as absent."""
-        return self.taken(self.chunks, rows).to(dtype).movedim(0, 1)
+        return side_by_side(self.taken(self.chunks, rows), self.slices).to(dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -282,20 +287,29 @@ class Block(Clips):
     @shared
     def modality_embeds(self) -> torch.Tensor:
         """The embeddings in one tensor, `(N, M, D)`, in at least float32."""
-        embeds = torch.cat([torch.stack(chunk, dim=1).to(self.dtype) for chunk in self.chunks])
+        embeds = torch.cat([side_by_side(chunk, self.slices).to(self.dtype) for chunk in self.chunks])
         if self.is_partial:
             return torch.where(self.modality_mask[..., None], embeds, 0)
         return embeds
+
+    def parts(self, text_embeds: torch.Tensor) -> list[torch.Tensor]:
+        """For each modality, the components of texts `(Q, D)` that its vectors have, `(Q, width)`."""
+        return [text_embeds[:, start:stop] for start, stop in self.slices]
+
+    def norms(self, text_embeds: torch.Tensor) -> torch.Tensor:
+        """The norms `(M, Q)` of [`parts`]."""
+        return torch.stack([torch.linalg.vector_norm(part, dim=1) for part in self.parts(text_embeds)])
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
         chosen = range(self.modality_mask.shape[1]) if index is None else [index]
         products = text_embeds.new_empty(len(chosen), len(text_embeds), len(self))
+        parts = self.parts(text_embeds)
         first = 0
         for chunk in self.chunks:
             end = first + len(chunk[0])
             for place, m in enumerate(chosen):
-                _multiply(text_embeds, chunk[m], products[place, :, first:end])
+                _multiply(parts[m], chunk[m], products[place, :, first:end])
             first = end
         if self.is_partial:
             products *= self.modality_mask.T[chosen][:, None]
@@ -351,8 +365,8 @@ class Block(Clips):
         return torch.cat([torch.stack([some.scale, some.error]) for some in self.codes], dim=1)
 
     @shared
-    def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Clips that are spread evenly over all: their rows `(S,)`, and their codes `(M, S, D)`, copied."""
+    def sample(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Clips that are spread evenly over all: their rows `(S,)`, and their M codes `(S, width)`, copied."""
         rows = torch.arange(0, len(self), max(len(self) // _SAMPLE, _LEAST_STRIDE))
         return rows, self.taken([some.codes for some in self.codes], rows)
 
@@ -368,12 +382,13 @@ def _multiply(texts: torch.Tensor, vectors: torch.Tensor, out: torch.Tensor) -> 
         torch.mm(texts, converted[: len(some)].copy_(some).T, out=out[:, start : start + len(converted)])
 
 
-def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block:
+def block_of(parts: Sequence[Part], slices: Sequence[Slice], device: torch.device | None = None) -> Block:
     """
     Lay out a table of clips for ranking; rows are numbered through all parts, including removed ones.
 
     Args:
         parts (list of [`~scalar_retrieval.gallery.store.storage.Part`]).
+        slices: as of [`Block`].
         device (`torch.device`, *optional*): copy the vectors into the memory of a device, without codes. By default,
             they stay in the mapped files.
 
@@ -421,9 +436,9 @@ def block_of(parts: Sequence[Part], device: torch.device | None = None) -> Block
         gram = gram.to(device)
         is_there = is_there.to(device)
         codes = []
-    if not (codes and multiplies_eight_bits(codes[0].codes[0].shape[1])):
+    if not codes or not all(multiplies_eight_bits(stop - start) for start, stop in slices):
         codes = None
-    return Block(chunks, mask, modalities=modalities, gram=gram, is_there=is_there, codes=codes)
+    return Block(chunks, slices, mask, modalities=modalities, gram=gram, is_there=is_there, codes=codes)
 
 
 def _joined(columns: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -475,11 +490,12 @@ def _paired_products(
 
 
 class _Some(NamedTuple):
-    """Some clips and all pairs with them: the clips and their vectors `(C, M, D)`, zero where absent; for each pair,
-    which of the clips it has, and its products with the text `(P, M)`."""
+    """Some clips and all pairs with them: the clips and, for each space, the vectors of its modalities
+    `(C, m, width)`, zero where absent; for each pair, which of the clips it has, and its products with the text
+    `(P, M)`."""
 
     clips: torch.Tensor
-    vectors: torch.Tensor
+    vectors: list[torch.Tensor]
     places: torch.Tensor
     products: torch.Tensor
 
@@ -488,17 +504,25 @@ def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: 
     """Multiply pairs, in ascending order of their clips, in the precision of the texts, with a few clips at a time."""
     unique, places, counts = rows.unique_consecutive(return_inverse=True, return_counts=True)
     ends = [0, *counts.cumsum(0).tolist()]
+    parts = block.parts(texts)
     # Copies of few clips stay in the cache of a CPU; a GPU is faster with many.
     size = _CLIPS_AT_ONCE if block.device.type == "cpu" else _ON_A_DEVICE
     for start in range(0, len(unique), size):
         clips = unique[start : start + size]
         pairs = slice(ends[start], ends[start + len(clips)])
-        vectors = block.vectors_at(clips, texts.dtype)
-        if block.is_partial:
-            vectors *= block.modality_mask[clips][..., None]
         of_pairs = places[pairs] - start
-        products = [_paired_products(column, texts, of_pairs, queries[pairs]) for column in vectors.unbind(1)]
-        yield _Some(clips, vectors, of_pairs, torch.stack(products, dim=1))
+        columns = block.taken(block.chunks, clips)
+        spaces = []
+        products = texts.new_empty(len(of_pairs), len(columns))
+        for modalities in block.spaces:
+            vectors = torch.stack([columns[m] for m in modalities]).to(texts.dtype)
+            if block.is_partial:
+                vectors *= block.modality_mask[clips][:, modalities].T[..., None]
+            part = parts[modalities[0]].contiguous()
+            for m, column in zip(modalities, vectors, strict=True):
+                products[:, m] = _paired_products(column, part, of_pairs, queries[pairs])
+            spaces.append(vectors.movedim(0, 1))
+        yield _Some(clips, spaces, of_pairs, products)
 
 
 def bounded_scores(
@@ -556,10 +580,14 @@ def exact_pairs(
     grams = []
     for some in _multiplied(block, texts, queries, rows):
         # Products and sums, not matrix products, whose order of additions depends on the number of clips.
-        gram = []
-        for few in some.vectors.split(_GRAMS_AT_ONCE):
-            gram.append((few[:, :, None] * few[:, None]).sum(-1))
-        gram = torch.cat(gram)
+        # Vectors of different spaces have the product 0.
+        gram = texts.new_zeros(len(some.clips), *block.gram.shape[1:])
+        for modalities, vectors in zip(block.spaces, some.vectors, strict=True):
+            of_space = []
+            for few in vectors.split(_GRAMS_AT_ONCE):
+                of_space.append((few[:, :, None] * few[:, None]).sum(-1))
+            columns = torch.tensor(modalities, device=gram.device)
+            gram[:, columns[:, None], columns] = torch.cat(of_space)
         # Bounds rest on the stored Gram matrix, so vectors that have another one were screened wrongly.
         is_wrong = ~((gram - block.gram[some.clips]).abs().flatten(1).amax(1) <= _GRAM_TOLERANCE)  # nor NaN
         if is_wrong.any():

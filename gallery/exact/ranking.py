@@ -75,28 +75,34 @@ class _Coded(NamedTuple):
     Texts in eight bits.
 
     Args:
-        codes (`torch.CharTensor` of shape `(Q, D)`): times `scale`, nearly the rotated texts.
+        codes (M `torch.CharTensor` of shape `(Q, width)`): times `scale`, nearly the rotated part of each text that
+            each modality has.
         scale (`torch.FloatTensor` of shape `(Q,)`): of each text.
-        lost (`float`): largest distance between a rotated text and its codes, as a multiple of its scale.
-        norm (`float`): largest norm of a text, or of its codes.
+        lost (`torch.FloatTensor` of shape `(M, 1)`): largest distance between a rotated part and its codes, as a
+            multiple of the scale.
+        norm (`torch.FloatTensor` of shape `(M, 1)`): largest norm of a part, or of its codes.
     """
 
-    codes: torch.Tensor
+    codes: list[torch.Tensor]
     scale: torch.Tensor
-    lost: float
-    norm: float
+    lost: torch.Tensor
+    norm: torch.Tensor
 
 
-def _coded(texts: torch.Tensor) -> _Coded:
-    # The largest coordinate of each text becomes 127.
-    turned = texts.double() @ rotation(texts.shape[-1])
+def _coded(block: Block, texts: torch.Tensor) -> _Coded:
+    # Each space has its own rotation. The largest coordinate of each text becomes 127.
+    turned = texts.to(torch.float64, copy=True)
+    for modalities in block.spaces:
+        part = block.parts(turned)[modalities[0]]
+        part.copy_(part @ rotation(part.shape[1]))
     scale = (turned.abs().amax(1) / 127).clamp(min=1e-30).float()
     rounded = (turned / scale[:, None]).round()
     # What rounding lost is measured, so the bound holds for any text.
-    far = torch.linalg.vector_norm(turned - rounded * scale[:, None], dim=1)
-    norm = (torch.linalg.vector_norm(turned, dim=1) + far).amax().item() + ROUNDING
-    lost = (far * LONGEST + ROUNDING) / scale
-    return _Coded(rounded.to(torch.int8), scale, lost.amax().item(), norm)
+    far = block.norms(turned - rounded * scale[:, None])
+    norm = (block.norms(turned) + far).amax(1, keepdim=True) + ROUNDING
+    lost = ((far * LONGEST + ROUNDING) / scale).amax(1, keepdim=True)
+    codes = [part.contiguous() for part in block.parts(rounded.to(torch.int8))]
+    return _Coded(codes, scale, lost.float(), norm.float())
 
 
 def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.ndarray:
@@ -110,16 +116,19 @@ def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.n
     expected = k * len(rows) / len(block)
     rank = math.ceil(expected + 3 * math.sqrt(expected)) + 1
     if len(rows) < rank:
-        return np.full(len(coded.codes), -math.inf)
+        return np.full(len(coded.scale), -math.inf)
     mask = block.modality_mask[rows]
     is_present = mask.T[:, None]
     code_scale = block.code_facts[0, rows]
     # The temporaries of a few texts stay in cache.
     found = []
-    scales = coded.scale[:, None].split(_GUESSED_AT_ONCE)
-    for texts, scale in zip(coded.codes.split(_GUESSED_AT_ONCE), scales, strict=True):
-        products = torch.stack([torch._int_mm(texts, some.T) for some in codes])  # (M, Q, S)
-        cosines = options.calibrated(products * (scale * code_scale), dim=0) * is_present
+    for start in range(0, len(coded.scale), _GUESSED_AT_ONCE):
+        few = slice(start, start + _GUESSED_AT_ONCE)
+        products = []
+        for texts, some in zip(coded.codes, codes, strict=True):
+            products.append(torch._int_mm(texts[few], some.T))
+        products = torch.stack(products) * (coded.scale[few, None] * code_scale)  # (M, Q, S)
+        cosines = options.calibrated(products, dim=0) * is_present
         scores = closed_form(cosines, mask, block.gram[rows], options.query_temperature, block.min_norm)
         scores = scores.masked_fill(~block.allowed[rows], -math.inf)
         found.append(scores.topk(rank).values[:, -1])
@@ -142,7 +151,7 @@ def _screened(
         Upper bounds of scores, and rows, `(Q, C)` each, as of [`_tables`].
     """
     number = block.modality_mask.shape[1]
-    num_queries = len(coded.codes)
+    num_queries = len(coded.scale)
     gain = torch.ones(number, 1)
     offset = torch.zeros(number, 1)
     if options.modality_scale is not None:
@@ -175,7 +184,7 @@ def _screened(
             products = memory[:, : num_queries * len(some[0])].view(number, num_queries, -1)
             upper = products.view(torch.float32)
             for m, matrix in enumerate(some):
-                torch._int_mm(coded.codes, matrix.T, out=products[m])
+                torch._int_mm(coded.codes[m], matrix.T, out=products[m])
                 values = upper[m].copy_(products[m])
                 torch.addcmul(lost[m], values, factor[m, clips], out=values)
                 torch.addcmul(values, inverse_scale, level[m, clips], out=values).clamp_(min=0)
@@ -263,7 +272,7 @@ def find_best(
         DamagedVectorsError: vectors are not as they were written.
     """
     with torch.autocast("cpu", enabled=False):
-        coded = _coded(texts)
+        coded = _coded(block, texts)
         if thresholds is None:
             thresholds = _guessed(block, coded, k, options)
         # Each step leaves fewer clips, and scores them more precisely: in eight bits, float32 and float64.
@@ -325,7 +334,7 @@ def _highest(
             clips = block[columns]
         of_chunks = []
         for chunk in clips.chunks:
-            of_chunks.append(torch.stack([_product(texts, vectors) for vectors in chunk]))
+            of_chunks.append(torch.stack(list(map(_product, block.parts(texts), chunk))))
         products = torch.cat(of_chunks, dim=2).mul_(clips.modality_mask.T[:, None])  # (M, Q, B)
         # A score in float32 plus the error of its clip is an upper bound.
         upper = METHODS["scalar"].score(Pairs(texts, clips, options, similarities=products))

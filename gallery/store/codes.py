@@ -24,7 +24,7 @@ class Codes:
     The vectors of clips in eight bits: `scale * codes` differs from each by at most `error`.
 
     Args:
-        codes: for each modality a `torch.Tensor` of shape `(N, D)` of int8, zero where absent.
+        codes: for each modality a `torch.Tensor` of int8, of the shape of its vectors, zero where absent.
         scale (`torch.FloatTensor` of shape `(N,)`), error (`torch.FloatTensor` of shape `(N,)`): of all modalities.
     """
 
@@ -58,33 +58,36 @@ def rotation(dim: int) -> torch.Tensor:
 
 
 def encode(modalities: Sequence[torch.Tensor]) -> Codes:
-    """Convert vectors, `(N, D)` per modality, to eight bits, after [`rotation`]."""
-    turn = rotation(modalities[0].shape[1]).float()
-    codes = torch.empty(len(modalities), *modalities[0].shape, dtype=torch.int8)
+    """Convert vectors, `(N, D)` per modality, whose D may differ, to eight bits, after [`rotation`]."""
+    turns = [rotation(vectors.shape[1]).float() for vectors in modalities]
+    codes = [torch.empty(vectors.shape, dtype=torch.int8) for vectors in modalities]
     scales = torch.empty(len(modalities[0]))
     errors = torch.empty(len(modalities[0]))
     # A few clips at a time stay in cache.
     for start in range(0, len(scales), _ENCODED_AT_ONCE):
         clips = slice(start, start + _ENCODED_AT_ONCE)
-        block = torch.stack([vectors[clips].float() for vectors in modalities]) @ turn  # (M, B, D)
+        block = [vectors[clips].float() @ turn for vectors, turn in zip(modalities, turns, strict=True)]
         # The largest coordinate of any modality becomes 127; a clip without any vector has no scale.
-        scale = (block.abs().amax((0, 2)) / 127).clamp(min=1e-30)
-        rounded = (block / scale[:, None]).round_()
-        codes[:, clips] = rounded
-        # What rounding lost is measured, not assumed. The rotation in float32 has an error of its own.
-        lost = torch.addcmul(block, rounded, scale[:, None], value=-1).square().sum(2).sqrt().amax(0)
+        largest = torch.stack([turned.abs().amax(1) for turned in block]).amax(0)
+        scale = (largest / 127).clamp(min=1e-30)
         scales[clips] = scale
-        errors[clips] = lost * (1 + 1e-5) + _ROTATED * len(turn)
-    return Codes(codes.unbind(), scales, errors)
+        errors[clips] = 0
+        for code, turned in zip(codes, block, strict=True):
+            rounded = (turned / scale[:, None]).round_()
+            code[clips] = rounded
+            # What rounding lost is measured, not assumed. The rotation in float32 has an error of its own.
+            lost = torch.addcmul(turned, rounded, scale[:, None], value=-1).square().sum(1).sqrt()
+            error = lost * (1 + 1e-5) + _ROTATED * turned.shape[1]
+            errors[clips] = torch.maximum(errors[clips], error)
+    return Codes(codes, scales, errors)
 
 
 def are_codes_of(codes: Codes, modalities: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return for which clips `(N,)` the codes differ from the vectors by no more than their stated error."""
-    turn = rotation(modalities[0].shape[1])
     scale = codes.scale[:, None].double()
     is_near = torch.ones(len(scale), dtype=torch.bool)
     for vectors, code in zip(modalities, codes.codes, strict=True):
-        lost = vectors.double() @ turn - code.double() * scale
+        lost = vectors.double() @ rotation(vectors.shape[1]) - code.double() * scale
         is_near &= lost.square().sum(1).sqrt() <= codes.error.double()
     return is_near
 

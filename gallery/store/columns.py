@@ -4,9 +4,10 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~sca
 
 `clips/`
     `clip_id` (string); one column for each of M modalities, named after it (`video`, `audio`, `subtitle`, or any
-    other name; lists of D floats): unit vectors, zero where the clip lacks the modality; `presence` (list of M bools):
+    other name; lists of floats): unit vectors, zero where the clip lacks the modality, of the components of a query
+    that [`~scalar_retrieval.gallery.store.described.slices_of`] says, by default all D; `presence` (list of M bools):
     which modalities it has, in the order of the columns; `gram` (list of M x M floats): their Gram matrix, see
-    [`gram_of`]; `video_codes` and so on (lists of D bytes), `code_scale` and `code_error`: the vectors in eight bits,
+    [`gram_of`]; `video_codes` and so on (lists of bytes), `code_scale` and `code_error`: the vectors in eight bits,
     see [`~scalar_retrieval.gallery.store.codes`]; `seconds`: the length of the clip, if known; `problems` (list of
         strings): what could
     not be read and counts as absent.
@@ -31,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+from scalar_retrieval.modeling_scalar.scores_scalar import Slice, off_unit, side_by_side
 
 from .codes import Codes, encode
 from .rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
@@ -75,25 +76,49 @@ def fixed_lists(rows: torch.Tensor) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(rows.contiguous().numpy().reshape(-1)), rows.shape[-1])
 
 
-def gram_of(modality_embeds: Sequence[torch.Tensor]) -> torch.Tensor:
+def gram_of(modality_embeds: torch.Tensor) -> torch.Tensor:
     """
     Compute the Gram matrix of each clip, which is all that scores read of clips alone, from the stored vectors.
 
     Args:
-        modality_embeds: M `torch.Tensor` of shape `(clips, dim)`, zero where absent.
+        modality_embeds (`torch.Tensor` of shape `(clips, M, dim)`): zero where absent.
 
     Returns:
         `torch.FloatTensor` of shape `(clips, M, M)`: inner products of the modalities, summed in float64; zero where
         absent.
     """
-    num_clips = len(modality_embeds[0])
-    gram = torch.empty(num_clips, len(modality_embeds), len(modality_embeds))
+    grams = []
     # Some clips at a time: in float64 all of them may take more room than the memory.
-    for start in range(0, num_clips, _EXACT_ROWS):
-        part = slice(start, start + _EXACT_ROWS)
-        exact = torch.stack([embeds[part].double() for embeds in modality_embeds], dim=1)  # (clips, M, D)
-        gram[part] = exact @ exact.mT
-    return gram
+    for some in modality_embeds.split(_EXACT_ROWS):
+        exact = some.double()
+        grams.append((exact @ exact.mT).float())
+    return torch.cat(grams)
+
+
+def cut(embeds: torch.Tensor, slices: Sequence[Slice]) -> list[torch.Tensor]:
+    """
+    Leave out the components that a modality does not have.
+
+    Args:
+        embeds (`torch.Tensor` of shape `(N, M, D)`): the vectors.
+        slices: for each modality, the start and the stop of its components.
+
+    Returns:
+        M `torch.Tensor` of shape `(N, stop - start)`.
+
+    Raises:
+        ValueError: D is not the end of the last slice, or a vector is not zero outside its slice.
+    """
+    columns = []
+    for vectors, (start, stop) in zip(embeds.unbind(1), slices, strict=True):
+        columns.append(vectors[:, start:stop].contiguous())
+    _, dim = max(slices)
+    if embeds.shape[-1] != dim or not torch.equal(side_by_side(columns, slices), embeds):
+        raise ValueError(
+            f"Vectors must have {dim} components, as queries have, and be zero outside the slice of their modality: "
+            f"{slices!r:.200}. Got others, of {embeds.shape[-1]} components."
+        )
+    return columns
 
 
 def clip_table(
@@ -105,6 +130,7 @@ def clip_table(
     seconds: Sequence[float | None] | None = None,
     dtype: str | None = None,
     has_codes: bool = False,
+    slices: Sequence[Slice] | None = None,
 ) -> pa.Table:
     """
     Lay out clips as they are stored.
@@ -118,6 +144,8 @@ def clip_table(
         seconds (`list`, *optional*): length of each clip, `None` where unknown.
         dtype (`str`, *optional*): `"float16"` or `"float32"`; by default that of `modality_embeds`.
         has_codes (`bool`): add the vectors in eight bits, which speed up the search of large galleries.
+        slices (*optional*): for each modality, the start and the stop of the components that are stored, by default
+            all; others must be zero, see [`cut`].
 
     Returns:
         `pa.Table` with the columns `clip_id`, one per modality, `presence`, `gram` (see [`gram_of`]), codes if there
@@ -126,14 +154,14 @@ def clip_table(
     # The vectors of each modality, zero where it is absent.
     precision = precision_of(dtype or str(modality_embeds.dtype).removeprefix("torch."))
     embeds = torch.where(modality_mask[..., None], modality_embeds, modality_embeds.new_zeros(())).to(precision)
-    vectors = embeds.movedim(1, 0).contiguous().unbind()  # M of (clips, D)
+    vectors = cut(embeds, slices or [(0, embeds.shape[-1])] * len(modalities))
     columns = {"clip_id": strings(clip_ids)}
     for name, rows in zip(modalities, vectors, strict=True):
         columns[name] = fixed_lists(rows)
     # What is computed from them once, so that no search has to.
     columns["presence"] = fixed_lists(modality_mask)
-    columns["gram"] = fixed_lists(gram_of(vectors).flatten(1))
-    if has_codes and modality_embeds.shape[-1] > 1:  # a vector of one dimension is a sign
+    columns["gram"] = fixed_lists(gram_of(embeds).flatten(1))
+    if has_codes and min(rows.shape[1] for rows in vectors) > 1:  # a vector of one dimension is a sign
         codes = encode(vectors)
         values = [*map(fixed_lists, codes.codes), pa.array(codes.scale.numpy()), pa.array(codes.error.numpy())]
         columns |= dict(zip(codes_columns(modalities), values, strict=True))
@@ -232,16 +260,18 @@ def codes_of(batch: pa.RecordBatch) -> Codes | None:
     return Codes(codes, *facts)
 
 
-def stacked(table: pa.Table, names: Sequence[str]) -> torch.Tensor:
-    """Copy columns of lists into one tensor, `(rows, columns, length)`, of bool, float16 or float32."""
+def stacked(table: pa.Table, names: Sequence[str], slices: Sequence[Slice] | None = None) -> torch.Tensor:
+    """Copy columns of lists into one tensor, `(rows, columns, length)`, of bool, float16 or float32; each into its
+    slice of the length, by default all of it, with zeros elsewhere."""
     kind = table.schema.field(names[0]).type
-    shape = (len(table), len(names), kind.list_size)
-    result = torch.from_numpy(np.empty(shape, kind.value_type.to_pandas_dtype()))
+    slices = slices or [(0, kind.list_size)] * len(names)
+    _, length = max(slices)
+    result = torch.from_numpy(np.zeros((len(table), len(names), length), kind.value_type.to_pandas_dtype()))
     # Chunk by chunk, so that nothing is copied twice.
-    for index, name in enumerate(names):
+    for index, (left, right) in enumerate(slices):
         start = 0
-        for chunk in table.column(name).chunks:
-            result[start : start + len(chunk), index] = matrix_of(chunk)
+        for chunk in table.column(names[index]).chunks:
+            result[start : start + len(chunk), index, left:right] = matrix_of(chunk)
             start += len(chunk)
     return result
 
@@ -251,9 +281,9 @@ def presence_of(table: pa.Table) -> torch.Tensor:
     return stacked(table, ["presence"])[:, 0]
 
 
-def embeds_of(table: pa.Table) -> torch.Tensor:
-    """Copy the vectors of clips, `(rows, M, dim)`."""
-    return stacked(table, modalities_of(table))
+def embeds_of(table: pa.Table, slices: Sequence[Slice]) -> torch.Tensor:
+    """Copy the vectors of clips, `(rows, M, dim)`, into the components that each modality has, zero elsewhere."""
+    return stacked(table, modalities_of(table), slices)
 
 
 def text_embeds_of(queries: pa.Table) -> torch.Tensor:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from .described import Described, NoClipError
 from .published import folder_of, media_of
-from .rows import FILES, MediaFile, check_hashes, lists_of, modalities_of, strings, texts_of
+from .rows import FILES, MediaFile, check_hashes, lists_of, strings, texts_of, widths_of
 from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
 from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
@@ -130,20 +130,18 @@ class Contents(Described):
         self.parts = list(clips)
         self._queries = list(queries)
         self._files = list(files)
-        modalities = None
-        self.dim = None
+        widths = None
         self.dtype = None  # `"float16"` or `"float32"`
         # The columns of vectors say more than the metadata; a gallery without clips has none.
         if self.parts:
             table = self.parts[0].table
-            modalities = modalities_of(table)
-            vectors = table.schema.field(modalities[0]).type
-            self.dim = vectors.list_size
+            widths = widths_of(table)
+            vectors = table.schema.field(next(iter(widths))).type
             self.dtype = vectors.value_type.to_pandas_dtype().__name__
         # Files are read when they are needed, wherever the program works by then.
         if path is not None:
             path = path.absolute()
-        super().__init__(metadata, path, modalities)
+        super().__init__(metadata, path, widths)
 
     def __len__(self) -> int:
         return sum(part.num_kept for part in self.parts)
@@ -175,12 +173,13 @@ class Contents(Described):
         return presence_of(self.clips)
 
     def modality_embeds(self) -> "torch.Tensor":
-        """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent."""
+        """Copy the vectors: `(N, M, D)`, in the precision of the gallery, zero where absent, and in the components
+        that a modality does not have."""
         from .columns import embeds_of  # not at the top: see above
 
         if not self.parts:
             raise ValueError("This gallery has no vectors: no clip was ever added to it.")
-        return embeds_of(self.clips)
+        return embeds_of(self.clips, self.slices)
 
     def presence_counts(self) -> dict[str, int]:
         """The number of clips that have each modality."""

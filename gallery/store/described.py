@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
+
+if TYPE_CHECKING:
+    from scalar_retrieval.modeling_scalar.scores_scalar import Slice
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -20,6 +24,11 @@ LIMITS = {
 }
 """What models find, if that is less than one would expect, by their names."""
 
+SLICES = "modality_slices"
+"""The metadata entry with the slice of a query's components that the vectors of each modality have."""
+
+_WIDEST = 2**16  # components of a query
+
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
 _SECONDS = "[1, inf)"
 
@@ -33,7 +42,7 @@ _METADATA = {
     "training?": (None, {"seed?": (None, whole)}),
     "query_temperature?": (None, temperature),
     "modalities?": (None, [text]),
-    "modality_slices?": (None, [[count]]),
+    f"{SLICES}?": (None, [[f"[0, {_WIDEST}]"]]),
     "score_options?": (
         None,
         {
@@ -120,26 +129,42 @@ def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_metadata(metadata: Mapping[str, Any], where: Any, modalities: Sequence[str] | None = None) -> None:
+def slices_of(metadata: Mapping[str, Any], number: int, width: int) -> Sequence["Slice"]:
+    """For each of a number of modalities, the start and the stop of the components of queries that its vectors have:
+    all of them, as many as the `width` of the vectors, unless the metadata say otherwise."""
+    return metadata.get(SLICES) or [(0, width)] * number
+
+
+def check_metadata(metadata: Mapping[str, Any], where: Any, widths: Mapping[str, int] | None = None) -> None:
     """
     Raise a ValueError that names the metadata of a gallery with which no score can be computed.
 
     Args:
         metadata (`dict`): as they are read.
         where (`Any`): the gallery, for the message.
-        modalities (sequence of `str`, *optional*): those of its clips; by default those in the metadata.
+        widths (`dict`, *optional*): by the modalities of its clips, the number of components of their vectors; by
+            default the modalities are those in the metadata.
     """
     # They come from a file that may have been made by anything. Last, numbers for each of the modalities.
     try:
         check_value(metadata, _METADATA)
         named = modalities_in(metadata)
+        modalities = list(widths or named)
         calibration = calibration_of(metadata)
         if calibration:
-            from scalar_retrieval.modeling_scalar.scores_scalar import (
-                check_calibration,  # not at the top: it imports torch
-            )
+            from scalar_retrieval.modeling_scalar.scores_scalar import check_calibration  # not at the top: as above
 
-            check_calibration(modalities=modalities or named, **calibration)
+            check_calibration(modalities=modalities, **calibration)
+        slices = metadata.get(SLICES)
+        if slices:
+            from scalar_retrieval.modeling_scalar.scores_scalar import check_slices  # not at the top: as above
+
+            check_slices(slices, modalities, max(chain(*slices), default=0))
+        # The columns of vectors are as wide as their slices.
+        if widths:
+            found = slices_of(metadata, len(widths), max(widths.values()))
+            if [stop - start for start, stop in found] != list(widths.values()):
+                raise ValueError(f"vectors have {widths} components, but `{SLICES}` is {slices!r:.200}.")
     except ValueError as error:
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
@@ -156,22 +181,27 @@ class Described:
         metadata (`dict`): where the embeddings come from, see
             [`~scalar_retrieval.gallery.store.provenance.provenance_of`].
         path (`Any`): the folder, or another name for messages.
-        modalities (sequence of `str`, *optional*): names of the modalities of each clip; by default those in the
-            metadata.
+        widths (`dict`, *optional*): by the modalities of each clip, the number of components of their vectors; a
+            gallery without clips has the modalities in the metadata, and no vectors.
 
     Raises:
         ValueError: the metadata are invalid.
     """
 
-    def __init__(self, metadata: Mapping[str, Any] | None, path: Any, modalities: Sequence[str] | None = None):
+    def __init__(self, metadata: Mapping[str, Any] | None, path: Any, widths: Mapping[str, int] | None = None):
         if metadata is None:
             metadata = {}
-        check_metadata(metadata, path or "the gallery", modalities)
+        check_metadata(metadata, path or "the gallery", widths)
         self.path = path
         self.metadata = dict(metadata)
-        if modalities is None:
-            modalities = modalities_in(metadata)
-        self.modalities = tuple(modalities)
+        self.modalities = tuple(widths or modalities_in(metadata))
+        self.slices: Sequence[Slice] = []
+        """For each modality, the start and the stop of the components of a query that its vectors have."""
+        self.dim: int | None = None
+        """The number of components of a query."""
+        if widths:
+            self.slices = slices_of(metadata, len(widths), max(widths.values()))
+            _, self.dim = max(self.slices)
 
     @property
     def model(self) -> str | None:
@@ -229,6 +259,7 @@ __all__ = [
     "LEAST_SCORE",
     "LIMITS",
     "MODALITIES",
+    "SLICES",
     "Described",
     "NoClipError",
     "calibration_of",
@@ -237,4 +268,5 @@ __all__ = [
     "modalities_in",
     "reading_of",
     "score_options_of",
+    "slices_of",
 ]

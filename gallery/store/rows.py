@@ -67,15 +67,20 @@ def abbreviated(names: Sequence[Any]) -> str:
     return text
 
 
-def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
-    """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
+def widths_of(table: pa.Table | pa.RecordBatch) -> dict[str, int]:
+    """The number of components of the vectors of each modality, in the order of the columns of a table of clips."""
     # The Gram matrix of each clip is a list of floats, too, but no vector.
-    names = []
+    widths = {}
     for field in table.schema:
         is_list = pa.types.is_fixed_size_list(field.type) and pa.types.is_floating(field.type.value_type)
         if is_list and field.name != "gram":
-            names.append(field.name)
-    return tuple(names)
+            widths[field.name] = field.type.list_size
+    return widths
+
+
+def modalities_of(table: pa.Table | pa.RecordBatch) -> tuple[str, ...]:
+    """The modalities of a table of clips, in the order of its columns: all columns of vectors."""
+    return tuple(widths_of(table))
 
 
 def codes_columns(modalities: Iterable[str]) -> list[str]:
@@ -84,21 +89,27 @@ def codes_columns(modalities: Iterable[str]) -> list[str]:
 
 
 def _layout(name: str, table: pa.Table) -> pa.Schema:
-    """The columns of a table, for the modalities, the dimension and the precision that it has."""
+    """The columns of a table, for the modalities, their widths and the precision that it has."""
     if name == "files":
         return FILES
-    kinds = {field.name: field.type for field in table.schema if field.name in modalities_of(table)}
-    kind = next(iter(kinds.values()), None)
-    if kind is None or kind.value_type not in (pa.float16(), pa.float32()):
+    widths = widths_of(table)
+    precision = None
+    if widths:
+        precision = table.schema.field(next(iter(widths))).type.value_type
+    if precision not in (pa.float16(), pa.float32()):
         raise ValueError("it has no vectors in float16 or float32")
     texts = pa.list_(pa.string())
     if name == "queries":
-        return pa.schema({"query_id": pa.string(), "caption": pa.string(), "embedding": kind, "clip_ids": texts})
-    columns = {"clip_id": pa.string(), **dict.fromkeys(kinds, kind)}
-    columns["presence"] = pa.list_(pa.bool_(), len(kinds))
-    columns["gram"] = pa.list_(pa.float32(), len(kinds) ** 2)
+        vectors = pa.list_(precision, next(iter(widths.values())))
+        return pa.schema({"query_id": pa.string(), "caption": pa.string(), "embedding": vectors, "clip_ids": texts})
+    columns = {"clip_id": pa.string()}
+    for modality, width in widths.items():
+        columns[modality] = pa.list_(precision, width)
+    columns["presence"] = pa.list_(pa.bool_(), len(widths))
+    columns["gram"] = pa.list_(pa.float32(), len(widths) ** 2)
     if CODE_FACTS[0] in table.column_names:
-        columns |= dict.fromkeys(codes_columns(kinds), pa.list_(pa.int8(), kind.list_size))
+        for modality, width in widths.items():
+            columns[f"{modality}{CODES}"] = pa.list_(pa.int8(), width)
         columns |= dict.fromkeys(CODE_FACTS, pa.float32())
     return pa.schema({**columns, "seconds": pa.float64(), "problems": texts})
 
@@ -165,4 +176,5 @@ __all__ = [
     "modalities_of",
     "strings",
     "texts_of",
+    "widths_of",
 ]

@@ -25,8 +25,9 @@ def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypat
     chunks = [tuple(column.contiguous() for column in chunk.unbind(1)) for chunk in modalities.split([20, 1, 20])]
     with torch.no_grad():
         clips = Block(
-            chunks, mask, min_norm=1e-2 if dtype == torch.float16 else 1e-3, modalities=PAPER_MODALITIES,
-            gram=gram_of(modalities.unbind(1)), is_there=mask.any(1),
+            chunks, [(0, modalities.shape[-1])] * 3, mask,
+            min_norm=1e-2 if dtype == torch.float16 else 1e-3, modalities=PAPER_MODALITIES,
+            gram=gram_of(modalities), is_there=mask.any(1),
         )  # fmt: skip
         scores = Pairs(texts, clips, ScoreOptions()).scores(method)
     torch.testing.assert_close(scores, expected, **FLOAT32)
@@ -39,7 +40,7 @@ def test_a_part_of_the_clips_of_several_commits_is_the_same_part_of_each_column(
         clip_table([str(row) for row in rows], embeds[rows], mask[rows], names, has_codes=True)
         for rows in torch.arange(20).split(6)
     ]
-    block, vectors = block_of(list(map(Part, tables))), embeds * mask[..., None]
+    block, vectors = block_of(list(map(Part, tables)), [(0, 8)] * 4), embeds * mask[..., None]
     for columns in (slice(0, 20), slice(4, 15), slice(7, 8), torch.tensor([3, 3, 12, 19]), mask[:, 0]):
         part = block[columns]
         assert part.modalities == names and torch.equal(part.modality_mask, mask[columns])

@@ -28,7 +28,7 @@ from scalar_retrieval.gallery.store.codes import encode, multiplies_eight_bits, 
 from scalar_retrieval.gallery.store.columns import clip_table, gram_of
 from scalar_retrieval.gallery.store.storage import Part
 from scalar_retrieval.modeling_scalar import MODALITIES
-from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions, side_by_side
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 MIN_NORM = 1e-3
@@ -63,18 +63,30 @@ def make_vectors(kind: str, count: int, dim: int, seed: int, number: int = 3) ->
     return normalize(vectors, dim=-1)
 
 
-def make_block(kind: str, counts, dim: int, seed: int = 0, dtype="float16", number: int = 3, has_codes=True) -> Block:
-    """Clips of several commits, as they are stored; a tenth is removed."""
+def make_block(
+    kind: str, counts, dim: int, seed: int = 0, dtype="float16", number: int = 3, has_codes=True, slices=None
+) -> Block:
+    """Clips of several commits, as they are stored; a tenth is removed. Each modality has its slice of the dimensions,
+    by default all."""
     generator, mixes, count = torch.Generator().manual_seed(seed + 1), mixes_of(number), sum(counts)
     mask = mixes[torch.randint(len(mixes), (count,), generator=generator)]
+    slices = slices or [(0, dim)] * number
     vectors, parts = make_vectors(kind, count, dim, seed, number), []
+    is_inside = torch.tensor([[start <= place < stop for place in range(dim)] for start, stop in slices])
+    vectors = normalize(torch.where(is_inside, vectors, 0), dim=-1)
     for embeds, there in zip(vectors.split(counts), mask.split(counts), strict=True):
         names = [f"clip {row}" for row in range(len(there))]
         modalities = [f"modality {m}" for m in range(number)]
-        table = clip_table(names, embeds, there, modalities, dtype=dtype, has_codes=has_codes)
+        table = clip_table(names, embeds, there, modalities, dtype=dtype, has_codes=has_codes, slices=slices)
         removed = (torch.rand(len(there), generator=generator) < 0.1).nonzero()[:, 0].numpy()
         parts.append(Part(table, removed=removed.astype(np.int64)))
-    return block_of(parts)
+    return block_of(parts, slices)
+
+
+def spaces_of(dim: int) -> list[tuple[int, int]]:
+    """Slices that cut dimensions into up to three spaces of different width."""
+    ends = sorted({0, dim // 5, dim // 2, dim})
+    return list(itertools.pairwise(ends))
 
 
 def make_texts(block: Block, count: int, seed: int) -> torch.Tensor:
@@ -128,11 +140,17 @@ def all_options(number: int) -> list[ScoreOptions]:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_what_is_found_is_what_all_pairs_in_float64_give(data):
-    """Ties, copies, cancelling vectors, absent and unselected modalities, removed clips, several commits, any k."""
+    """Ties, copies, cancelling vectors, absent and unselected modalities, removed clips, several commits, any k, one
+    space or several."""
     number, kind = data.draw(st.integers(1, 8)), data.draw(st.sampled_from(KINDS))
     counts = data.draw(st.lists(st.integers(1, 400), min_size=1, max_size=4))
     dtype, has_codes = data.draw(st.sampled_from(["float16", "float32"])), data.draw(st.integers(0, 3)) > 0
-    block = make_block(kind, counts, data.draw(st.sampled_from([2, 9, 33])), len(counts), dtype, number, has_codes)
+    dim = data.draw(st.sampled_from([2, 9, 33]))
+    slices = data.draw(st.lists(st.sampled_from(spaces_of(dim)), min_size=number, max_size=number))
+    if data.draw(st.booleans()):
+        slices = [(0, dim)] * number
+    dim = max(stop for _, stop in slices)
+    block = make_block(kind, counts, dim, len(counts), dtype, number, has_codes, slices)
     texts = make_texts(block, data.draw(st.integers(1, 12)), 0)
     if data.draw(st.booleans()):
         block = block.with_modalities(data.draw(st.sampled_from(list(mixes_of(number)))))
@@ -197,14 +215,15 @@ def test_a_threshold_that_some_but_fewer_than_k_clips_reach_is_noticed(kind, pla
 @pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", all_options(3))
-def test_no_score_is_above_its_bound_from_eight_bits(kind, options):
-    block = make_block(kind, [700, 100], 33)
+@pytest.mark.parametrize("slices", [None, [(0, 20), (20, 33), (0, 20)]])
+def test_no_score_is_above_its_bound_from_eight_bits(kind, options, slices):
+    block = make_block(kind, [700, 100], 33, slices=slices)
     # Some texts are their own codes, so that nothing but the error of the clips' codes is left.
     codes = torch.randint(-127, 128, (10, 33), generator=torch.Generator().manual_seed(0)).double()
     codes[:, 0] = 127
     texts = torch.cat([make_texts(block, 10, 0), normalize(codes @ rotation(33).T, dim=-1).float()])
     truth = all_scores(block, texts, options)[0]
-    upper, rows = ranking._screened(block, ranking._coded(texts), 1, np.full(len(texts), -math.inf), options)
+    upper, rows = ranking._screened(block, ranking._coded(block, texts), 1, np.full(len(texts), -math.inf), options)
     is_clip = (upper > -math.inf).numpy()
     assert is_clip.sum() == len(texts) * int(block.allowed.sum())
     above = np.take_along_axis(truth, rows.numpy(), axis=1) - upper.numpy()
@@ -237,18 +256,23 @@ def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64(find):
     vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
     names, mask = [str(row) for row in range(2000)], torch.ones(2000, 3, dtype=torch.bool)
     block = block_of(
-        [Part(clip_table(names, normalize(vectors, dim=-1), mask, MODALITIES, dtype="float32", has_codes=True))]
+        [Part(clip_table(names, normalize(vectors, dim=-1), mask, MODALITIES, dtype="float32", has_codes=True))],
+        [(0, 64)] * 3,
     )
     check(block, make_texts(block, 10, 0), 10, ScoreOptions(), find)
 
 
 @pytest.mark.parametrize("number", [1, 3, 4])
-def test_equal_pairs_have_equal_scores_wherever_they_stand(number):
+@pytest.mark.parametrize("slices", [[(0, 33)] * 4, [(0, 20), (20, 33), (0, 20), (20, 33)]])
+def test_equal_pairs_have_equal_scores_wherever_they_stand(number, slices):
     few, copies = make_vectors("random", 5, 33, 0, number), torch.randint(5, (401,))
+    slices = slices[:number]
+    few = side_by_side([few[:, m, start:stop] for m, (start, stop) in enumerate(slices)], slices)
+    few = normalize(few, dim=-1)
     names, mask = [str(row) for row in range(401)], torch.ones(401, number, dtype=torch.bool)
     named = [f"modality {m}" for m in range(number)]
-    block = block_of([Part(clip_table(names, few[copies], mask, named, dtype="float32"))])
-    texts = normalize(torch.randn(30, 33), dim=-1)
+    block = block_of([Part(clip_table(names, few[copies], mask, named, dtype="float32", slices=slices))], slices)
+    texts = normalize(torch.randn(30, few.shape[-1]), dim=-1)
     rows, queries = (torch.rand(401, 30) < 0.3).nonzero(as_tuple=True)
     scores, _ = exact_pairs(block, texts, queries, rows, ScoreOptions())
     for row, query in itertools.product(range(5), range(30)):
@@ -320,7 +344,7 @@ def test_bounds_of_vectors_that_are_nearly_the_same_are_of_use(number):
     vectors[:, 1] = normalize(vectors[:, 0] + noise * vectors[:, 1], dim=-1)
     vectors[0, 1] = vectors[0, 0]
     noise = torch.randn(200, 64, generator=torch.Generator().manual_seed(0))
-    rho, inverse = inverses_of(gram_of(vectors.unbind(1)), mask, MIN_NORM)
+    rho, inverse = inverses_of(gram_of(vectors), mask, MIN_NORM)
     cosines = vectors.double() @ normalize(vectors.sum(1) + noise, dim=-1).double()[..., None]
     values, norms = values_of(vectors, mask, cosines[..., 0])
     bounds = bounds_of(cosines[..., 0], inverse)
@@ -395,10 +419,11 @@ def test_what_bounds_are_made_of_must_be_numbers(name, place):
     values = np.array(table.column(name).to_pylist(), np.float32)
     values[(2, place) if place is not None else 2] = math.nan
     field = table.schema.field(name)
-    assert len(block_of([Part(table)])) == 4
+    slices = [(0, table.schema.field("video").type.list_size)] * 3
+    assert len(block_of([Part(table)], slices)) == 4
     broken = table.set_column(table.schema.get_field_index(name), field, pa.array(values.tolist(), field.type))
     with pytest.raises(DamagedVectorsError):
-        block_of([Part(broken)])
+        block_of([Part(broken)], slices)
 
 
 def test_codes_of_other_vectors_are_found_by_checking(tmp_path, monkeypatch):

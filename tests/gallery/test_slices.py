@@ -1,0 +1,198 @@
+"""Encoders with spaces of their own, side by side: a modality has a slice of a query's components."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import load_from_disk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import normalize
+
+from scalar_retrieval import Gallery
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.querying import NothingToCompareError
+from scalar_retrieval.gallery.repair import repair
+from scalar_retrieval.gallery.store.columns import query_table
+from tests.gallery.conftest import MADE_BY
+
+NAMES = ["image", "title", "words", "sound"]
+COUNT = 12
+SLICES = [[0, 5], [5, 9], [5, 9], [9, 16]]
+
+
+def make(count: int, slices=SLICES, seed=0):
+    """Names, vectors (count, M, D) that are zero outside their slices, and which of them are there."""
+    generator = torch.Generator().manual_seed(seed)
+    embeds = torch.zeros(count, len(slices), max(stop for _, stop in slices))
+    for place, (start, stop) in enumerate(slices):
+        embeds[:, place, start:stop] = normalize(torch.randn(count, stop - start, generator=generator), dim=-1)
+    mask = torch.rand(count, len(slices), generator=generator) < 0.7
+    mask[:, 0] |= ~mask.any(1)
+    return [f"clip {row}" for row in range(count)], embeds * mask[..., None], mask
+
+
+def make_queries(count: int, dim: int, seed=1):
+    return normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def write(folder, clips, slices=SLICES, **options):
+    with GalleryWriter(folder, "float32", **options) as writer:
+        writer.metadata = MADE_BY | {"modalities": NAMES[: len(slices)], "modality_slices": slices}
+        writer.put_clips(*clips)
+        writer.commit()
+    return Gallery.open(folder)
+
+
+def defined_score(query, vectors, mask, temperature, scales, offsets):
+    """Eq. 2 and 3 in float64, number by number; `None` without any modality."""
+    cosines = {}
+    for m in range(len(vectors)):
+        if mask[m]:
+            cosines[m] = scales[m] * sum(t * z for t, z in zip(query, vectors[m], strict=True)) + offsets[m]
+    if not cosines:
+        return None
+    highest = max(cosines.values())
+    powers = {m: math.exp((cosine - highest) / temperature) for m, cosine in cosines.items()}
+    weights = {m: power / sum(powers.values()) for m, power in powers.items()}
+    centroid = [sum(weights[m] * vectors[m][d] for m in weights) for d in range(len(query))]
+    norm = max(math.sqrt(sum(value * value for value in centroid)), 1e-3)
+    return sum(weights[m] * cosines[m] for m in weights) / norm
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Galleries by their slices."""
+    known = {}
+
+    def folder_of(slices, has_codes):
+        key = json.dumps([slices, has_codes])
+        if key not in known:
+            known[key] = write(tmp_path_factory.mktemp("gallery"), make(COUNT, slices), slices, has_codes=has_codes)
+        return known[key]
+
+    return folder_of
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_search_of_slices_is_that_of_dense_vectors_number_by_number(data, folders):
+    """Any temperature, scales and offsets, filters, selections, and queries that are zero in some slices."""
+    slices = data.draw(st.sampled_from([SLICES, [[0, 7], [0, 7]], [[3, 5], [0, 3], [3, 5]], [[2, 9], [0, 2]]]))
+    gallery = folders(slices, data.draw(st.booleans()))
+    _, embeds, mask = make(COUNT, slices)
+    number, dim = embeds.shape[1:]
+    temperature = data.draw(st.sampled_from([1e-3, 0.03, 0.1, 2.0, math.inf]))
+    scales = data.draw(st.sampled_from([[1.0] * number, np.linspace(0.5, 2, number).tolist()]))
+    offsets = data.draw(st.sampled_from([[0.0] * number, np.linspace(-0.3, 0.2, number).tolist()]))
+    queries = make_queries(3, dim, data.draw(st.integers(0, 5)))
+    start, stop = data.draw(st.sampled_from(slices))
+    if (start, stop) != (0, dim):
+        queries[1, start:stop] = 0
+    queries = normalize(queries, dim=-1)
+    allowed = torch.arange(COUNT) % data.draw(st.integers(1, 3)) == 0
+    names = NAMES[: data.draw(st.integers(1, number))] if data.draw(st.booleans()) else None
+    if names and not queries[1, slices[0][0] : slices[0][1]].any():
+        names = None
+    hits = gallery.search(
+        queries, COUNT, temperature, allowed=allowed, modalities=names, modality_scale=scales, modality_offset=offsets
+    )
+    for query, found in zip(queries, hits, strict=True):
+        seen = torch.tensor([bool(query[start:stop].any()) for start, stop in slices])
+        seen &= torch.tensor([names is None or name in names for name in NAMES[:number]])
+        expected = {}
+        for row in allowed.nonzero().flatten().tolist():
+            there = (mask[row] & seen).tolist()
+            given_ = query.double().tolist(), embeds[row].double().tolist(), there
+            score = defined_score(*given_, temperature, scales, offsets)
+            if score is not None:
+                expected[f"clip {row}"] = score
+        scores = {hit.clip_id: hit.score for hit in found}
+        assert scores == pytest.approx(expected, abs=1e-6)
+        ranked = [expected[name] for name in scores]
+        assert ranked == pytest.approx(sorted(ranked, reverse=True), abs=1e-9)
+
+
+def test_a_modality_is_stored_as_wide_as_its_slice_and_read_with_the_zeros(tmp_path):
+    clips = make(30)
+    gallery = write(tmp_path / "gallery", clips)
+    columns = load_from_disk(str(tmp_path / "gallery" / "clips")).features
+    for name, (start, stop) in zip(NAMES, SLICES, strict=True):
+        assert columns[name].length == columns[f"{name}_codes"].length == stop - start
+    assert gallery.dim == 16 and gallery.verify() and not repair(tmp_path / "gallery")
+    assert torch.equal(gallery.modality_embeds(), clips[1])
+    gram = torch.tensor(gallery.clips.column("gram").to_pylist()).view(30, 4, 4)
+    torch.testing.assert_close(gram, clips[1] @ clips[1].mT)
+    assert (gram[:, 0, 1:] == 0).all() and (gram[:, 1, 2] != 0).any()
+
+
+def test_a_clip_of_four_modalities_takes_its_own_widths(tmp_path):
+    slices = [[0, 768], [768, 1280], [1280, 1664], [1280, 1664]]
+    write(tmp_path / "gallery", make(20, slices), slices)
+    names, embeds, mask = make(20, slices)
+    with GalleryWriter(tmp_path / "dense", "float32") as writer:
+        writer.metadata = MADE_BY | {"modalities": NAMES}
+        writer.put_clips(names, embeds, mask)
+        writer.commit()
+    sizes = []
+    for name in ("gallery", "dense"):
+        sizes.append(sum(path.stat().st_size for path in (tmp_path / name / "clips").glob("*.arrow")) / 20)
+    assert sizes[0] < 2048 * 5 + 1000 and sizes[1] > 6656 * 5
+
+
+def test_vectors_that_are_not_zero_outside_their_slices_are_refused(tmp_path):
+    names, embeds, _ = make(3)
+    outside = embeds.clone()
+    outside[:, 0, 6] = 1e-3
+    with GalleryWriter(tmp_path) as writer:
+        writer.metadata = MADE_BY | {"modalities": NAMES, "modality_slices": SLICES}
+        for wrong in (normalize(outside, dim=-1), torch.nn.functional.pad(embeds, (0, 1)), embeds[..., :15]):
+            with pytest.raises(ValueError, match="must have 16 components, as queries have, and be zero outside"):
+                writer.put_clips(names, normalize(wrong, dim=-1), (wrong != 0).any(-1))
+
+
+@pytest.mark.parametrize(
+    "slices", [None, SLICES[:3], [[0, 5], [5, 9], [5, 9], [9, 15]], [[0, 5], [4, 8], [4, 8], [9, 16]], [[0, 5]] * 4]
+)
+def test_slices_that_are_not_those_of_the_vectors_are_refused(tmp_path, slices):
+    write(tmp_path, make(3))
+    with GalleryWriter(tmp_path) as writer:
+        writer.metadata["modality_slices"] = slices
+        with pytest.raises(ValueError, match="In the metadata of .*slices"):
+            writer.commit()
+
+
+def test_a_query_that_has_nothing_of_the_selected_modalities_is_refused(tmp_path):
+    gallery = write(tmp_path, make(3))
+    query = torch.zeros(1, 16)
+    query[0, 2] = 1
+    assert gallery.search(query, 3)[0].weights[:, 0].eq(1).all()
+    with pytest.raises(NothingToCompareError, match="nothing to compare with title, sound. Select another"):
+        gallery.search(query, 3, modalities=["title", "sound"])
+
+
+def test_more_like_a_clip_searches_the_modalities_that_it_has(tmp_path):
+    names, embeds, mask = make(30)
+    row = int(mask[:, 0].nonzero()[4])
+    mask[row, 1:] = False  # a picture
+    gallery = write(tmp_path, (names, embeds, mask))
+    hits = gallery.search(like=names[row], k=30)
+    assert hits.clip_ids == gallery.search(like=names[row], k=30, modalities=["image"]).clip_ids
+    assert len(hits) == int(mask[:, 0].sum()) - 1
+
+
+def test_embeddings_of_a_benchmark_are_read_dense_and_stored_in_slices(tmp_path):
+    names, embeds, mask = make(4)
+    with GalleryWriter(tmp_path / "a", "float32") as writer:
+        writer.metadata = MADE_BY | {"modalities": NAMES, "modality_slices": SLICES}
+        writer.put_clips(names, embeds, mask)
+        writer.put_queries(query_table(["q"], ["a text"], make_queries(1, 16), [["clip 2"]]))
+        writer.commit()
+    read = Embeddings.load(tmp_path / "a")
+    assert torch.equal(read.modality_embeds, embeds)
+    read.save(tmp_path / "b")
+    assert Gallery.open(tmp_path / "b").slices == SLICES
+    assert torch.equal(Embeddings.load(tmp_path / "b").modality_embeds, embeds)
