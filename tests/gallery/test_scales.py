@@ -1,0 +1,101 @@
+"""Scales of modalities without labels: against their definition, and what cannot be measured."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalar_retrieval.gallery.scales import fit_scales
+from scalar_retrieval.modeling_scalar.scores_scalar import check_calibration
+
+
+def make_similarities(seed: int, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Cosines (Q, V, M) with a mean and a deviation of each modality's own."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.linspace(-0.3, 0.5, shape[2])
+    deviations = torch.linspace(0.02, 0.2, shape[2])
+    return means + deviations * torch.rand(shape, generator=generator)
+
+
+def moments(cosines: list[float]) -> tuple[float, float]:
+    """Mean and deviation, one number after another."""
+    mean = math.fsum(cosines) / len(cosines)
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in cosines) / len(cosines))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    number=st.integers(1, 4),
+    by_pairs=st.booleans(),
+    temperature=st.sampled_from([0.02, 0.1, 1.0]),
+)
+def test_scales_standardise_the_cosines_of_each_modality(seed, number, by_pairs, temperature):
+    """Against a loop in float64, which a NaN of an absent modality would spoil. float64 rounds by 1e-16; both sums
+    have a few hundred terms, and offsets divide a mean by a deviation of at least .005."""
+    similarities = make_similarities(seed, (9, 17, number))
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand((9, 17, number) if by_pairs else (17, number), generator=generator) < 0.6
+    similarities[~mask.expand(similarities.shape)] = math.nan
+    scales = fit_scales(similarities, mask, temperature)
+
+    for m in range(number):
+        cosines = []
+        for q in range(9):
+            for v in range(17):
+                if mask[q, v, m] if by_pairs else mask[v, m]:
+                    cosines.append(similarities[q, v, m].item())
+        mean, deviation = moments(cosines)
+        assert scales.is_measured[m]
+        assert scales.modality_scale[m] == pytest.approx(temperature / deviation, rel=1e-9)
+        assert scales.modality_offset[m] == pytest.approx(-temperature * mean / deviation, rel=1e-9, abs=1e-9)
+
+
+def test_calibrated_cosines_of_a_modality_have_mean_zero_and_a_deviation_of_the_temperature():
+    similarities = make_similarities(0, (40, 30, 3)).double()
+    scales = fit_scales(similarities, torch.ones(30, 3, dtype=torch.bool), 0.25)
+    calibrated = similarities * torch.tensor(scales.modality_scale).double()
+    calibrated = calibrated + torch.tensor(scales.modality_offset).double()
+    # Scales are read as float32 here, whose rounding of 6e-8 is magnified by a ratio of scale to deviation.
+    assert calibrated.mean((0, 1)).tolist() == pytest.approx([0, 0, 0], abs=1e-5)
+    assert calibrated.std((0, 1), correction=0).tolist() == pytest.approx([0.25] * 3, abs=1e-5)
+
+
+def test_a_modality_that_cannot_be_measured_counts_as_an_average_one():
+    """The second one is in one clip of 29 texts, the third is the same everywhere."""
+    similarities = make_similarities(0, (29, 30, 4))
+    similarities[..., 2] = 0.4
+    mask = torch.ones(30, 4, dtype=torch.bool)
+    mask[1:, 1] = False
+    scales = fit_scales(similarities, mask)
+    assert scales.is_measured == [True, False, False, True]
+    first, last = (moments(similarities[..., m].flatten().tolist()) for m in (0, 3))
+    scale = 0.1 / ((first[1] + last[1]) / 2)
+    offset = -scale * (first[0] + last[0]) / 2
+    assert scales.modality_scale[1:3] == pytest.approx([scale] * 2)
+    assert scales.modality_offset[1:3] == pytest.approx([offset] * 2)
+
+
+def test_cosines_stay_as_they_are_if_no_modality_can_be_measured():
+    scales = fit_scales(torch.zeros(0, 3, 2), torch.ones(3, 2, dtype=torch.bool))
+    assert scales == ([1.0, 1.0], [0.0, 0.0], [False, False])
+
+
+@pytest.mark.parametrize("temperature", [11.0, 1e6, math.inf])
+def test_equal_weights_have_a_finite_unit(temperature):
+    similarities = make_similarities(0, (40, 30, 2))
+    mask = torch.ones(30, 2, dtype=torch.bool)
+    scales = fit_scales(similarities, mask, temperature)
+    assert scales == fit_scales(similarities, mask, 0.1)
+    check_calibration(*scales[:2], modalities=2)
+
+
+def test_the_steepest_scales_are_valid_options():
+    """The least deviation at the largest temperature whose unit counts."""
+    similarities = 0.9 + 2.1e-4 * torch.rand(40, 30, 1, generator=torch.Generator().manual_seed(0))
+    similarities = similarities + 2e-4 * (torch.arange(40) % 2)[:, None, None]
+    scales = fit_scales(similarities, torch.ones(30, 1, dtype=torch.bool), 10.0)
+    assert scales.is_measured == [True]
+    check_calibration(*scales[:2], modalities=1)
