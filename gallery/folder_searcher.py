@@ -349,12 +349,13 @@ class FolderSearcher:
         # Rows are found by one pass over all names, and read in the order of `clip_ids`.
         names = gallery.clips.column("clip_id")
         at = np.flatnonzero(np.array(pc.is_in(names, value_set=strings(clip_ids))))
-        known = dict(zip(names.take(at).to_pylist(), at.tolist(), strict=True))
+        known = {name: row for row, name in enumerate(names.take(at).to_pylist())}
         for clip_id in clip_ids:
             if clip_id not in known:
                 raise KeyError(f"There is no clip {clip_id!r} in {gallery.path}.")
         rows = [known[clip_id] for clip_id in clip_ids]
-        table = gallery.clips.select(["clip_id", *gallery.modalities, "presence", "problems"]).take(rows)
+        # Only these rows are copied: `take` on a table of several shards would copy all of its vectors.
+        table = taken([gallery.clips], at, [*gallery.modalities, "presence", "problems"]).take(rows)
         problems = map(tuple, lists_of(table, "problems"))
         places = gallery.places_of(clip_ids)
         records = gallery.files_at({place.path for place in places})
