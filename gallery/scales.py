@@ -1,19 +1,40 @@
-"""Make the cosines of modalities comparable if encoders with spaces of their own embed them: [`fit_scales`].
+"""Make the cosines of modalities comparable that encoders with spaces of their own embed, without labels.
 
-Shapes: Q texts, V clips, M modalities.
+[`fit_scales`] standardises given cosines over texts that look like queries, [`measure_scales`] those of a gallery.
+
+Shapes: Q texts, V clips, M modalities, D dimensions.
 """
 
 import math
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import exact
 
-_LEAST_COSINES = 30  # by which a modality is measured
+from .embedding import in_batches
+from .gallery import Gallery
+from .store.described import SCALES
+from .words.cues import cues_between
+from .words.transcripts import SCREEN
+
+_LEAST_TEXTS = 30
+_MOST_TEXTS = 300
+_MOST_CLIPS = 2000
+_BATCH = 32  # texts that are embedded at a time
+_LEAST_COSINES = 30
 _LEAST_DEVIATION = 1e-4  # less is the rounding of vectors in float16
-_EQUAL_WEIGHTS = 10  # a temperature above it weighs all modalities alike
-_UNIT = 0.1  # the deviation of cosines then, as at the default temperature
+_LARGEST_UNIT = 10.0  # a temperature above it weighs all modalities alike
+
+
+Embed = Callable[[list[str]], torch.Tensor]
+"""Embeds a batch of texts, `(Q, D)`."""
+
+
+class TooFewTextsError(ValueError):
+    """There are too few texts to measure scales by."""
 
 
 class Scales(NamedTuple):
@@ -45,34 +66,91 @@ def fit_scales(similarities: torch.Tensor, mask: torch.Tensor, query_temperature
         similarities (`torch.Tensor` of shape `(Q, V, M)`): cosines of texts and clips; any number where absent.
         mask (`torch.BoolTensor` of shape `(V, M)` or `(Q, V, M)`): the modalities of each clip; or of each pair, to
             leave out a text that belongs to the clip itself.
-        query_temperature (`float`): tau_w of the score, positive. Above 10, where all weights are equal and the unit
-            does not matter, 0.1 is used.
+        query_temperature (`float`): tau_w of the score, positive; the unit is at most 10, as equal weights need none.
 
     Returns:
         [`Scales`], computed in float64.
     """
-    unit = query_temperature if query_temperature <= _EQUAL_WEIGHTS else _UNIT
+    # Mean and deviation of each modality, (M,)
     mask = mask.expand(similarities.shape)
-    # Mean and deviation of each modality
-    num_modalities = similarities.shape[-1]
-    means = torch.full((num_modalities,), math.nan, dtype=torch.float64)
-    deviations = means.clone()
-    for m in range(num_modalities):
-        cosines = exact(similarities[..., m][mask[..., m]])
-        if len(cosines) < _LEAST_COSINES:
-            continue
-        deviation = cosines.std(correction=0)
-        if deviation >= _LEAST_DEVIATION:
-            means[m] = cosines.mean()
-            deviations[m] = deviation
-    # Those of an average modality where they could not be measured
-    is_measured = deviations.isfinite()
-    if not is_measured.any():
-        return Scales([1.0] * num_modalities, [0.0] * num_modalities, is_measured.tolist())
+    cosines = exact(similarities).masked_fill(~mask, math.nan)
+    means = cosines.nanmean((0, 1))
+    deviations = (cosines - means).square().nanmean((0, 1)).sqrt()
+    # Those of an average modality where there are too few cosines; NaN if no modality could be measured
+    is_measured = (mask.sum((0, 1)) >= _LEAST_COSINES) & (deviations >= _LEAST_DEVIATION)
     means = means.where(is_measured, means[is_measured].mean())
     deviations = deviations.where(is_measured, deviations[is_measured].mean())
-    scale = unit / deviations
-    return Scales(scale.tolist(), (-scale * means).tolist(), is_measured.tolist())
+    scale = min(query_temperature, _LARGEST_UNIT) / deviations
+    offset = -scale * means
+    return Scales(scale.nan_to_num(1.0).tolist(), offset.nan_to_num(0.0).tolist(), is_measured.tolist())
 
 
-__all__ = ["Scales", "fit_scales"]
+# Of a gallery -------------------------------------------------------------------------------------------------------
+
+
+def _spread(items: list[str], most: int) -> list[str]:
+    """At most so many of these items, evenly spread."""
+    return items[:: math.ceil(len(items) / most) or 1]
+
+
+def own_texts(gallery: Gallery) -> dict[str, set[str]]:
+    """The titles and other texts stored for some hundred clips, and the longest line that is said in each; with the
+    files that each belongs to."""
+    found = defaultdict(set)
+    for clip in gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_TEXTS)):
+        texts = []
+        if clip.record is not None:
+            texts += clip.record.words().values()
+        for source, cues in clip.words().items():
+            if source != SCREEN:
+                said = [cue.text for cue in cues_between(cues, clip.place.start, clip.place.stop)]
+                texts.append(max(said, key=len, default=""))
+        for text in texts:
+            found[text].add(clip.place.path)
+    found.pop("", None)
+    return found
+
+
+def measure_scales(
+    gallery: Gallery, texts: Mapping[str, Collection[str]], source: str, embed: Embed
+) -> dict[str, Any]:
+    """
+    Measure the scales of a gallery's modalities over at most 300 texts and 2,000 clips, evenly spread.
+
+    Args:
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
+        texts (`Mapping`): different texts that look like queries, with the files that each belongs to: clips of these
+            do not count for it.
+        source (`str`): what the texts are, such as `"titles and subtitles"`.
+        embed ([`Embed`]): embeds some of them.
+
+    Returns:
+        `dict`: entries for the gallery's metadata: `score_options` with the scales, and [`SCALES`].
+
+    Raises:
+        TooFewTextsError: there are fewer than 30 texts, or no clips. Nothing was embedded.
+    """
+    if len(texts) < _LEAST_TEXTS or not len(gallery):
+        raise TooFewTextsError(
+            f"{len(texts)} different {source} and {len(gallery)} clips are too few to measure the scales of "
+            f"modalities. Add some, or name a file of {_LEAST_TEXTS} queries or more: `scalar eval calibrate "
+            f"--embeddings {gallery.path} --texts FILE --write`."
+        )
+    # Cosines of all pairs; a text does not count for the clips of its own file.
+    chosen = _spread(list(texts), _MOST_TEXTS)
+    queries = torch.cat([embed(batch) for batch in in_batches(chosen, _BATCH)])
+    clips = gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_CLIPS))
+    embeds = torch.stack([clip.modality_embeds for clip in clips])
+    mask = torch.stack([clip.modality_mask for clip in clips])
+    is_other = torch.tensor([[clip.place.path not in texts[text] for clip in clips] for text in chosen])
+    similarities = torch.einsum("qd,vmd->qvm", queries, embeds)
+    scale, offset, is_measured = fit_scales(similarities, mask & is_other[..., None], gallery.query_temperature)
+    # What a gallery stores
+    options = gallery.metadata.get("score_options") or {}
+    return {
+        "score_options": {**options, "modality_scale": scale, "modality_offset": offset},
+        SCALES: {"num_modalities": sum(is_measured), "texts": f"{len(chosen)} {source}"},
+    }
+
+
+__all__ = ["Scales", "TooFewTextsError", "fit_scales", "measure_scales", "own_texts"]

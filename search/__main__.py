@@ -208,6 +208,7 @@ def info(config: InfoConfig) -> None:
     """Print what a gallery contains and which files could not be read."""
     # Not `scalar_retrieval.gallery.gallery`: this needs no vectors, and so no torch, which loads for a second.
     from scalar_retrieval.gallery.store.contents import Contents
+    from scalar_retrieval.gallery.store.described import scale_lines
     from scalar_retrieval.gallery.store.windows import SCENES, SEGMENT, UNFINISHED, is_nothing
     from scalar_retrieval.gallery.words.transcripts import Transcripts
 
@@ -228,8 +229,7 @@ def info(config: InfoConfig) -> None:
         kind = "scenes of at most " if opened.metadata.get(SCENES) else ""
         print_lines(f"windows: {kind}{opened.metadata[SEGMENT]:g} s")
     # How hits are scored
-    for name, values in opened.calibration.items():
-        print_lines(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
+    print_lines(*scale_lines(opened.metadata))
     least = opened.least_score
     if least is not None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"

@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
-from scalar_retrieval.gallery.store.described import LIMITS, reading_of
+from scalar_retrieval.gallery.store.described import LIMITS, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
@@ -35,7 +35,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
 from .reading import default_workers, memory_of_decoders
-from .setup import Setup, load
+from .setup import Loaded, Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import FileState, Report, Status
 
@@ -209,8 +209,29 @@ def _report_unused_words(words_of: Path, modalities: Sequence[str], warn: Say) -
 # Indexing -----------------------------------------------------------------------------------------------------------
 
 
-def _watch(paths: Sequence[str], selection: FileSelection, indexer: Indexer, say: Say) -> None:
-    """Keep a gallery up to date until Ctrl-C."""
+def _fit_scales(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
+    """Make the cosines of different encoders comparable, once there are enough texts."""
+    gallery = writer.gallery()
+    if not len(gallery) or not gallery.lacks_scales:
+        return
+    # Not at the top: few galleries need it, and each once.
+    from scalar_retrieval.gallery.querying import embed_captions
+    from scalar_retrieval.gallery.scales import TooFewTextsError, measure_scales, own_texts
+
+    embed = partial(embed_captions, loaded.model, loaded.processor)
+    try:
+        writer.metadata |= measure_scales(gallery, own_texts(gallery), "titles and subtitles", embed)
+    except TooFewTextsError as error:
+        warn(f"{error} Until then, cosines of different encoders are compared as they are.")
+        return
+    writer.commit()
+    say(*scale_lines(writer.metadata)[-1:])
+
+
+def _watch(
+    paths: Sequence[str], selection: FileSelection, indexer: Indexer, settle: Callable[[], None], say: Say
+) -> None:
+    """Keep a gallery up to date until Ctrl-C, and `settle` what follows from its clips."""
     from .watching import watch
 
     def find() -> list[str]:
@@ -226,6 +247,7 @@ def _watch(paths: Sequence[str], selection: FileSelection, indexer: Indexer, say
 
     def update(files: list[str]) -> None:
         report = indexer.update(files, unlisted=selection.unlisted)
+        settle()
         if len(report) > len(report.of(Status.UNCHANGED)):
             say(report.counts())
 
@@ -417,10 +439,12 @@ def index(
             progress=progress,
             embed=embed,
         )
+        settle = partial(_fit_scales, writer, loaded, say, warn)
         if watch:
-            _watch(paths, selection, indexer, say)
+            _watch(paths, selection, indexer, settle, say)
         else:
             indexer.update(files, texts, selection.unlisted)
+            settle()
 
     # Tell what became of the files; a folder that cannot be listed is one that cannot be read.
     report = indexer.report

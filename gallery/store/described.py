@@ -18,6 +18,10 @@ LEAST_SCORE = "least_score"
 clips and the modalities that it was fitted to, and the score options; see
 `scalar_retrieval.eval.protocol.least_score`."""
 
+SCALES = "scales"
+"""The metadata entry with the number of modalities whose scales were measured without labels, and over which `texts`,
+such as `"214 titles and subtitles"`; see `scalar_retrieval.gallery.scales`."""
+
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
     "reads English. For more: scalar index FOLDER --output NEW_GALLERY --model google/embeddinggemma-2"
@@ -60,6 +64,7 @@ _METADATA = {
         None,
         {"score": number, "num_clips": count, "modalities": [text], "score_options": {"method": text}},
     ),
+    "scales?": (None, {"num_modalities": count, "texts": text}),
     "segment?": (None, _SECONDS),
     "scenes?": flag,
     "num_frames?": size,
@@ -84,6 +89,17 @@ def calibration_of(metadata: Mapping[str, Any]) -> dict[str, list[float]]:
         if name.startswith(_CALIBRATES) and value is not None:
             found[name] = value
     return found
+
+
+def scale_lines(metadata: Mapping[str, Any]) -> list[str]:
+    """The numbers of [`calibration_of`] as lines, and last, if that is known, from which texts they were measured."""
+    lines = []
+    for name, values in calibration_of(metadata).items():
+        lines.append(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
+    scales = metadata.get(SCALES)
+    if scales is not None:
+        lines.append(f"scales of {scales['num_modalities']} modalities from {scales['texts']}")
+    return lines
 
 
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +240,12 @@ class Described:
         return calibration_of(self.metadata)
 
     @property
+    def lacks_scales(self) -> bool:
+        """Whether encoders with spaces of their own embed the modalities, whose cosines have no scales yet."""
+        are_slices = self.metadata.get("modality_slices") is not None and len(self.modalities) > 1
+        return are_slices and not self.calibration
+
+    @property
     def least_score(self) -> dict[str, Any] | None:
         """The score that the best hit of a query must have to match well, see [`LEAST_SCORE`]; `None` if it was not
         fitted, or fitted to scores that were computed differently."""
@@ -259,6 +281,7 @@ __all__ = [
     "LEAST_SCORE",
     "LIMITS",
     "MODALITIES",
+    "SCALES",
     "SLICES",
     "Described",
     "NoClipError",
@@ -267,6 +290,7 @@ __all__ = [
     "fitted_to",
     "modalities_in",
     "reading_of",
+    "scale_lines",
     "score_options_of",
     "slices_of",
 ]
