@@ -96,13 +96,19 @@ def run(config: RunConfig) -> None:
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
-    """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips."""
+    """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips; or to texts
+    without labels."""
     from .calibrate import calibrate as calibrate_score
 
     _show_log()
     result, written = calibrate_score(**vars(config))
+    from scalar_retrieval.gallery.store.described import scale_lines
+
     from .fitting import format_calibration  # after the checks, which are quick
 
+    if config.texts is not None:
+        print_lines(*scale_lines(result), *(f"Written to {path}." for path in written))
+        return
     print_lines(*format_calibration(result, written, config.scale_offset, config.write))
 
 

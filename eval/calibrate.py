@@ -5,9 +5,10 @@ Imports nothing slow: what is wrong is reported before the libraries are importe
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.options import load_plugins
+from scalar_retrieval.gallery.store.file_lists import read_table
 
 from .inputs import AnyPath, Inputs
 
@@ -25,6 +26,18 @@ def _has_score(model: AnyPath | None) -> bool:
     return identity.is_folder and identity.is_configured
 
 
+def _read_texts(path: AnyPath) -> dict[str, tuple[str, ...]]:
+    """The different texts of a file, which belong to no clips."""
+    names, rows = read_table(path)
+    if "caption" not in names:
+        raise ValueError(f"{path} must have a column `caption` with texts that look like queries, got {names}.")
+    texts = {}
+    for _, row in rows:
+        texts[str(row.get("caption") or "").strip()] = ()
+    texts.pop("", None)
+    return texts
+
+
 def calibrate(
     model: AnyPath | None = None,
     benchmark: str | None = None,
@@ -36,19 +49,24 @@ def calibrate(
     columns: Mapping[str, str] | None = None,
     holdout: float | None = None,
     scale_offset: bool = False,
+    texts: AnyPath | None = None,
     write: bool = False,
     progress: bool = True,
     plugins: Sequence[str] = (),
-) -> "tuple[Calibration, list[str]]":
+) -> "tuple[Calibration | dict[str, Any], list[str]]":
     """
     Fit how SCALAR's score weighs modalities to captions of your clips, and measure the gain on held-out clips;
-    `scalar eval calibrate` does the same.
+    `scalar eval calibrate` does the same. With `texts`, fit the scales of modalities without labels instead.
 
     Args:
         output (`str`): folder for `calibration.json`, and for `embeddings` that have to be computed.
         model (`str`, *optional*): as in [`~scalar_retrieval.eval.run.evaluate`]. With embeddings that have queries,
             and without a benchmark, it serves only as a place to write the result to.
         scale_offset (`bool`): also fit a scale and an offset of each modality's cosines.
+        texts (`str`, *optional*): a file of at least 30 texts that look like queries, one on each line (`.txt`), or
+            a table with a column `caption`. The scale and offset of each modality's cosines in the
+            gallery `embeddings` are measured over them, see [`~scalar_retrieval.gallery.scales.fit_scales`]. `model`
+            is then where the gallery's model is now, and `write` saves the scales in the gallery alone.
         write (`bool`): save a gain that is certain: in the gallery, and in `config.json` of a model's own folder. The
             gallery also gets the score below which clips do not match.
         benchmark, root, embeddings, split, columns, holdout, progress, plugins: as in
@@ -57,7 +75,8 @@ def calibrate(
 
     Returns:
         [`~scalar_retrieval.eval.protocol.calibration.Calibration`], and the files and folders that the result was
-        written to: none unless `write`, and the gain, or what the least score achieves, is certain.
+        written to: none unless `write`, and the gain, or what the least score achieves, is certain. With `texts`, the
+        entries `score_options` and `scales` for the gallery's metadata instead of a calibration.
 
     Raises:
         ValueError: arguments contradict each other, the result could not be written, the model has another score, the
@@ -65,6 +84,16 @@ def calibrate(
         FileNotFoundError: a file does not exist.
     """
     load_plugins(plugins)
+    if texts is not None:
+        if embeddings is None or scale_offset or (benchmark, root, columns, holdout).count(None) < 4:
+            raise ValueError(
+                "`texts` take the place of labels: give them with a gallery as `embeddings`, and without `benchmark`, "
+                "`root`, `columns`, `holdout` and `scale_offset`."
+            )
+        chosen = _read_texts(texts)
+        from .fitting import calibrate_texts
+
+        return calibrate_texts(embeddings, chosen, f"texts of {Path(texts).name}", Path(output), model, write)
     # With embeddings that have queries, the model is only a place to write to.
     reader = model
     if embeddings is not None and benchmark is None and root is None:

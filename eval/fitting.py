@@ -6,9 +6,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from scalar_retrieval.gallery.gallery import GalleryWriter
+import torch
+
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
+from scalar_retrieval.gallery.scales import measure_scales
 from scalar_retrieval.gallery.store.contents import is_gallery
-from scalar_retrieval.gallery.store.described import LEAST_SCORE, fitted_to, score_options_of
+from scalar_retrieval.gallery.store.described import (
+    LEAST_SCORE,
+    SCALES,
+    calibration_of,
+    fitted_to,
+    score_options_of,
+)
 from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
@@ -86,7 +95,9 @@ def _write(
             changes: dict[str, Any] = {}
             if options is not None:
                 described = {"method": "scalar"} | (writer.metadata.get("score_options") or {}) | options
-                changes = {"query_temperature": options["query_temperature"], "score_options": described}
+                if calibration_of({"score_options": described}) != calibration_of(writer.metadata):
+                    changes[SCALES] = None  # they come from labels now
+                changes |= {"query_temperature": options["query_temperature"], "score_options": described}
             if least is not None:
                 changes[LEAST_SCORE] = {
                     "score": least.score,
@@ -157,6 +168,38 @@ def calibrate_inputs(
     return calibration, written
 
 
+def calibrate_texts(
+    place: AnyPath, texts: Mapping[str, tuple], source: str, output: Path, model: AnyPath | None, write: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """
+    Fit the scales of a gallery without labels, write `calibration.json`, and keep them if `write`.
+
+    Args:
+        place (`str`): the gallery.
+        texts (`Mapping`), source (`str`): as in [`~scalar_retrieval.gallery.scales.measure_scales`].
+        output (`Path`), model (`str`, *optional*), write (`bool`): as in
+            [`~scalar_retrieval.eval.calibrate.calibrate`].
+
+    Returns, Raises: as there.
+    """
+    gallery = Gallery.open(place)
+    if write:
+        check_writable(gallery.path)
+
+    def embed(batch: list[str]) -> torch.Tensor:
+        return (gallery.query_model or gallery.load_model(model)).embed(batch)
+
+    fitted = measure_scales(gallery, texts, source, embed)
+    written = []
+    if write:
+        with GalleryWriter(gallery.path) as writer:
+            writer.metadata |= fitted
+            writer.commit()
+        written.append(str(gallery.path))
+    write_json(fitted | {"modalities": gallery.modalities, "written": written}, output / "calibration.json")
+    return fitted, written
+
+
 def format_calibration(
     result: Calibration, written: Sequence[str], scale_offset: bool = False, write: bool = False
 ) -> list[str]:
@@ -198,4 +241,4 @@ def format_calibration(
     return lines
 
 
-__all__ = ["calibrate_inputs", "format_calibration"]
+__all__ = ["calibrate_inputs", "calibrate_texts", "format_calibration"]

@@ -136,6 +136,13 @@ class CalibrateConfig:
     scale_offset: Annotated[
         bool, Option("--scale-offset", help="Also fit a scale and an offset of each modality's cosines.")
     ] = False
+    texts: Annotated[
+        Path | None,
+        Option(
+            help="File of texts that look like queries, one on each line, or a table with a column caption: fit the "
+            "scales and offsets of the gallery given by --embeddings to them, without labels."
+        ),
+    ] = None
     write: Annotated[
         bool,
         Option(
