@@ -3,6 +3,7 @@
 Imports nothing slow: what is wrong is reported before the libraries are imported that take seconds.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ def _has_score(model: AnyPath | None) -> bool:
 
 def _read_texts(path: AnyPath) -> dict[str, tuple[str, ...]]:
     """The different texts of a file, which belong to no clips."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
     names, rows = read_table(path)
     if "caption" not in names:
         raise ValueError(f"{path} must have a column `caption` with texts that look like queries, got {names}.")

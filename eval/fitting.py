@@ -185,6 +185,7 @@ def calibrate_texts(
     gallery = Gallery.open(place)
     if write:
         check_writable(gallery.path)
+    output.mkdir(parents=True, exist_ok=True)
 
     def embed(batch: list[str]) -> torch.Tensor:
         return (gallery.query_model or gallery.load_model(model)).embed(batch)
@@ -195,7 +196,7 @@ def calibrate_texts(
         with GalleryWriter(gallery.path) as writer:
             writer.metadata |= fitted
             writer.commit()
-        written.append(str(gallery.path))
+        written.append(str(place))
     write_json(fitted | {"modalities": gallery.modalities, "written": written}, output / "calibration.json")
     return fitted, written
 

@@ -1,6 +1,9 @@
 """`scalar eval calibrate`: where queries come from, what is said, and what is written where."""
 
 import json
+import re
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,14 +12,18 @@ from torch.nn.functional import normalize
 from transformers import AutoModel
 from typer.testing import CliRunner
 
+from scalar_retrieval.commands.errors import error_text
 from scalar_retrieval.eval.__main__ import app
+from scalar_retrieval.eval.calibrate import calibrate
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.fitting import _write_model
+from scalar_retrieval.eval.fitting import _write, _write_model
 from scalar_retrieval.eval.inputs import Inputs
 from scalar_retrieval.eval.measuring import prepare
 from scalar_retrieval.eval.protocol.calibration import MEASURES, Calibration
+from scalar_retrieval.gallery import querying
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.store.described import score_options_of
+from scalar_retrieval.gallery.scales import fit_scales
+from scalar_retrieval.gallery.store.described import scale_lines, score_options_of
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel, load_model
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.model_identity import identify
@@ -240,3 +247,87 @@ def test_what_is_written_into_an_adapter_is_noted_where_peft_reads_it(tmp_path, 
     assert AutoModel.from_pretrained(tmp_path).config.query_temperature == 0.25
     with pytest.raises(ValueError, match="trained with {'query_temperature': 0.25}"):
         PeftModel.from_pretrained(base, tmp_path)
+
+
+class Texts:
+    """Stands for the model of a gallery: each text has a direction of its own."""
+
+    def embed(self, texts):
+        seeds = [int.from_bytes(sha256(text.encode()).digest()[:4]) for text in texts]
+        vectors = [torch.randn(32, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return normalize(torch.stack(vectors), dim=-1)
+
+
+QUERIES = [f"query {number}" for number in range(31)]
+
+
+@pytest.mark.parametrize("name", ["queries.txt", "queries.csv", "queries.jsonl"])
+def test_scales_are_fitted_to_texts_without_labels(place, monkeypatch, name):
+    monkeypatch.setattr(querying, "load_query_model", lambda *_: Texts())
+    # An empty line is no text, and one that is there twice is one text.
+    lines = {
+        "queries.txt": ["", QUERIES[0], *QUERIES],
+        "queries.csv": ["caption,views", *(f"{text},7" for text in ["", QUERIES[0], *QUERIES])],
+        "queries.jsonl": [json.dumps({"caption": text, "n": 1}) for text in ["", *QUERIES, QUERIES[0]]] + ['{"n": 1}'],
+    }
+    Path(name).write_text("\n".join(lines[name]) + "\n")
+    gallery = Gallery.open("gallery")
+    similarities = torch.einsum("qd,vmd->qvm", Texts().embed(QUERIES), gallery.modality_embeds().float())
+    expected = fit_scales(similarities, gallery.modality_mask)
+    reported = run("--embeddings", "gallery", "--output", "out", "--texts", name)
+    assert f"scales of 3 modalities from 31 texts of {name}\n" in reported and "modality offset: " in reported
+    assert Gallery.open("gallery").metadata == gallery.metadata and "Written" not in reported
+    report = json.loads((place / "out" / "calibration.json").read_text())
+    assert report["modalities"] == list(MODALITIES) and report["written"] == []
+    assert report["score_options"]["modality_scale"] == pytest.approx(expected.modality_scale)
+
+    fitted, written = calibrate(output="out", embeddings="gallery", texts=name, write=True)
+    assert fitted["score_options"] == report["score_options"] and written == ["gallery"]
+    after = Gallery.open("gallery")
+    assert after.metadata == gallery.metadata | fitted
+    assert after.calibration["modality_offset"] == pytest.approx(expected.modality_offset)
+
+
+@pytest.mark.parametrize("name", ["query_temperature", "modality_offset"])
+def test_scales_that_are_fitted_to_labels_are_no_longer_those_of_texts(place, monkeypatch, name):
+    monkeypatch.setattr(querying, "load_query_model", lambda *_: Texts())
+    Path("queries.txt").write_text("\n".join(QUERIES))
+    assert run("--embeddings", "gallery", "--output", "out", "--write", "--texts", "queries.txt").endswith(
+        "Written to gallery.\n"
+    )
+    gallery = Gallery.open("gallery")
+    fitted = {"query_temperature": 0.2} | gallery.calibration | {name: {"query_temperature": 0.3}.get(name, [0, 1, 2])}
+    _write(place / "gallery", None, fitted, MODALITIES, None)
+    after = Gallery.open("gallery")
+    assert after.calibration == {each: fitted[each] for each in after.calibration}
+    is_other = name == "modality_offset"
+    assert after.metadata["scales"] == (None if is_other else gallery.metadata["scales"])
+    assert len(scale_lines(after.metadata)) == 3 - is_other
+
+
+@pytest.mark.parametrize(
+    "content, arguments, message",
+    [
+        (None, {}, "There is no file 'queries.txt'"),
+        (QUERIES, {"scale_offset": True}, "`texts` take the place of labels"),
+        (QUERIES, {"benchmark": "own", "root": "clips.csv", "model": "model"}, "`texts` take the place of labels"),
+        (QUERIES, {"embeddings": None}, "give them with a gallery as `embeddings`"),
+        (QUERIES[:29] * 2, {}, "29 different texts of queries.txt and 60 clips are too few"),
+        (QUERIES, {"embeddings": "empty"}, "31 different texts of queries.txt and 0 clips are too few"),
+        (QUERIES, {"embeddings": "nameless"}, "does not say which model made it"),
+        (["\udcff"], {}, "queries.txt could not be read as a table: 'utf-8' codec"),
+        (["query,n", "a dog,1"], {"texts": "queries.csv"}, r"must have a column `caption` .* got \['query', 'n'\]"),
+    ],
+)
+def test_wrong_texts_are_reported_before_a_model_is_loaded(place, content, arguments, message, monkeypatch):
+    monkeypatch.setattr(querying.modeling_scalar, "load_model", None)
+    write_embeddings("nameless", {})
+    with GalleryWriter("empty") as writer:
+        writer.metadata = {"model": "model"}
+        writer.commit()
+    arguments = {"texts": "queries.txt", "embeddings": "gallery", "output": "out"} | arguments
+    if content is not None:
+        Path(arguments["texts"]).write_text("\n".join(content), errors="surrogateescape")
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        calibrate(**arguments)
+    assert re.search(message, error_text(raised.value))
