@@ -35,8 +35,11 @@ def _read_texts(path: AnyPath) -> dict[str, tuple[str, ...]]:
     if "caption" not in names:
         raise ValueError(f"{path} must have a column `caption` with texts that look like queries, got {names}.")
     texts = {}
-    for _, row in rows:
-        texts[str(row.get("caption") or "").strip()] = ()
+    for where, row in rows:
+        text = row.get("caption") or ""
+        if not isinstance(text, str):
+            raise ValueError(f"{path}, {where}: `caption` must be a text, got {text!r:.80}.")
+        texts[text.strip()] = ()
     texts.pop("", None)
     return texts
 
@@ -67,9 +70,9 @@ def calibrate(
             and without a benchmark, it serves only as a place to write the result to.
         scale_offset (`bool`): also fit a scale and an offset of each modality's cosines.
         texts (`str`, *optional*): a file of at least 30 texts that look like queries, one on each line (`.txt`), or
-            a table with a column `caption`. The scale and offset of each modality's cosines in the
-            gallery `embeddings` are measured over them, see [`~scalar_retrieval.gallery.scales.fit_scales`]. `model`
-            is then where the gallery's model is now, and `write` saves the scales in the gallery alone.
+            a table with a column `caption`. The scale and offset of each modality's cosines in the gallery
+            `embeddings` are measured over them, see [`~scalar_retrieval.gallery.scales.fit_scales`]. `model` is then
+            where the gallery's model is now, and `write` saves the scales in the gallery alone.
         write (`bool`): save a gain that is certain: in the gallery, and in `config.json` of a model's own folder. The
             gallery also gets the score below which clips do not match.
         benchmark, root, embeddings, split, columns, holdout, progress, plugins: as in
@@ -87,16 +90,15 @@ def calibrate(
         FileNotFoundError: a file does not exist.
     """
     load_plugins(plugins)
+    # What is fitted to: texts, or captions of clips.
+    queries = {}
     if texts is not None:
-        if embeddings is None or scale_offset or (benchmark, root, columns, holdout).count(None) < 4:
+        if embeddings is None or benchmark is not None or scale_offset:
             raise ValueError(
-                "`texts` take the place of labels: give them with a gallery as `embeddings`, and without `benchmark`, "
-                "`root`, `columns`, `holdout` and `scale_offset`."
+                "`texts` take the place of captions: give the gallery as `embeddings`, and neither `benchmark` nor "
+                "`scale_offset`."
             )
-        chosen = _read_texts(texts)
-        from .fitting import calibrate_texts
-
-        return calibrate_texts(embeddings, chosen, f"texts of {Path(texts).name}", Path(output), model, write)
+        queries = _read_texts(texts)
     # With embeddings that have queries, the model is only a place to write to.
     reader = model
     if embeddings is not None and benchmark is None and root is None:
@@ -130,8 +132,10 @@ def calibrate(
             check_writable(gallery.path)
         if model is not None:
             gallery.check_model(str(model), identify(model).fingerprint)
-    from .fitting import calibrate_inputs
+    from .fitting import calibrate_inputs, calibrate_texts
 
+    if texts is not None:
+        return calibrate_texts(gallery, queries, f"texts of {Path(texts).name}", Path(output), model, write)
     return calibrate_inputs(inputs, Path(output), own_model, scale_offset, write)
 
 

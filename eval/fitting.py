@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, check_writable
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.scales import measure_scales
 from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import (
@@ -169,22 +169,18 @@ def calibrate_inputs(
 
 
 def calibrate_texts(
-    place: AnyPath, texts: Mapping[str, tuple], source: str, output: Path, model: AnyPath | None, write: bool
+    gallery: Gallery, texts: Mapping[str, tuple], source: str, output: Path, model: AnyPath | None, write: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """
     Fit the scales of a gallery without labels, write `calibration.json`, and keep them if `write`.
 
     Args:
-        place (`str`): the gallery.
-        texts (`Mapping`), source (`str`): as in [`~scalar_retrieval.gallery.scales.measure_scales`].
+        gallery, texts, source: as in [`~scalar_retrieval.gallery.scales.measure_scales`].
         output (`Path`), model (`str`, *optional*), write (`bool`): as in
             [`~scalar_retrieval.eval.calibrate.calibrate`].
 
     Returns, Raises: as there.
     """
-    gallery = Gallery.open(place)
-    if write:
-        check_writable(gallery.path)
     output.mkdir(parents=True, exist_ok=True)
 
     def embed(batch: list[str]) -> torch.Tensor:
@@ -196,7 +192,7 @@ def calibrate_texts(
         with GalleryWriter(gallery.path) as writer:
             writer.metadata |= fitted
             writer.commit()
-        written.append(str(place))
+        written.append(str(gallery.path))
     write_json(fitted | {"modalities": gallery.modalities, "written": written}, output / "calibration.json")
     return fitted, written
 

@@ -242,8 +242,8 @@ class Described:
     @property
     def lacks_scales(self) -> bool:
         """Whether encoders with spaces of their own embed the modalities, whose cosines have no scales yet."""
-        are_slices = self.metadata.get("modality_slices") is not None and len(self.modalities) > 1
-        return are_slices and not self.calibration
+        has_slices = self.metadata.get("modality_slices") is not None
+        return has_slices and len(self.modalities) > 1 and not self.calibration
 
     @property
     def least_score(self) -> dict[str, Any] | None:

@@ -282,40 +282,44 @@ def test_scales_are_fitted_to_texts_without_labels(place, monkeypatch, name):
     assert report["score_options"]["modality_scale"] == pytest.approx(expected.modality_scale)
 
     fitted, written = calibrate(output="out", embeddings="gallery", texts=name, write=True)
-    assert fitted["score_options"] == report["score_options"] and written == ["gallery"]
+    assert fitted["score_options"] == report["score_options"] and written == [str(place / "gallery")]
     after = Gallery.open("gallery")
     assert after.metadata == gallery.metadata | fitted
     assert after.calibration["modality_offset"] == pytest.approx(expected.modality_offset)
 
 
-@pytest.mark.parametrize("name", ["query_temperature", "modality_offset"])
-def test_scales_that_are_fitted_to_labels_are_no_longer_those_of_texts(place, monkeypatch, name):
+@pytest.mark.parametrize("offset", [None, [0.0, 1.0, 2.0]])
+def test_scales_that_are_fitted_to_labels_are_no_longer_those_of_texts(place, monkeypatch, offset):
     monkeypatch.setattr(querying, "load_query_model", lambda *_: Texts())
     Path("queries.txt").write_text("\n".join(QUERIES))
-    assert run("--embeddings", "gallery", "--output", "out", "--write", "--texts", "queries.txt").endswith(
-        "Written to gallery.\n"
-    )
+    reported = run("--embeddings", "gallery", "--output", "out", "--write", "--texts", "queries.txt")
+    assert reported.endswith(f"Written to {place / 'gallery'}.\n")
     gallery = Gallery.open("gallery")
-    fitted = {"query_temperature": 0.2} | gallery.calibration | {name: {"query_temperature": 0.3}.get(name, [0, 1, 2])}
+    fitted = {"query_temperature": 0.2} | gallery.calibration
+    if offset is not None:
+        fitted["modality_offset"] = offset
     _write(place / "gallery", None, fitted, MODALITIES, None)
     after = Gallery.open("gallery")
-    assert after.calibration == {each: fitted[each] for each in after.calibration}
-    is_other = name == "modality_offset"
-    assert after.metadata["scales"] == (None if is_other else gallery.metadata["scales"])
-    assert len(scale_lines(after.metadata)) == 3 - is_other
+    assert {"query_temperature": after.query_temperature} | after.calibration == fitted
+    if offset is None:
+        assert after.metadata["scales"] == gallery.metadata["scales"]
+    else:
+        assert after.metadata["scales"] is None and len(scale_lines(after.metadata)) == 2
 
 
 @pytest.mark.parametrize(
     "content, arguments, message",
     [
         (None, {}, "There is no file 'queries.txt'"),
-        (QUERIES, {"scale_offset": True}, "`texts` take the place of labels"),
-        (QUERIES, {"benchmark": "own", "root": "clips.csv", "model": "model"}, "`texts` take the place of labels"),
-        (QUERIES, {"embeddings": None}, "give them with a gallery as `embeddings`"),
+        (QUERIES, {"scale_offset": True}, "`texts` take the place of captions"),
+        (QUERIES, {"benchmark": "own", "root": "clips.csv", "model": "model"}, "`texts` take the place of captions"),
+        (QUERIES, {"columns": {"caption": "text"}}, "are settings of reading a benchmark"),
+        (QUERIES, {"embeddings": None}, "give the gallery as `embeddings`"),
         (QUERIES[:29] * 2, {}, "29 different texts of queries.txt and 60 clips are too few"),
         (QUERIES, {"embeddings": "empty"}, "31 different texts of queries.txt and 0 clips are too few"),
         (QUERIES, {"embeddings": "nameless"}, "does not say which model made it"),
         (["\udcff"], {}, "queries.txt could not be read as a table: 'utf-8' codec"),
+        (['[{"caption": ["a", "b"]}]'], {"texts": "queries.json"}, "row 1: `caption` must be a text, got"),
         (["query,n", "a dog,1"], {"texts": "queries.csv"}, r"must have a column `caption` .* got \['query', 'n'\]"),
     ],
 )
