@@ -149,7 +149,7 @@ def measure_scales(
     options = gallery.metadata.get("score_options") or {}
     return {
         "score_options": {**options, "modality_scale": scale, "modality_offset": offset},
-        SCALES: {"num_modalities": sum(is_measured), "texts": f"{len(chosen)} {source}"},
+        SCALES: f"{sum(is_measured)} modalities from {len(chosen)} {source}",
     }
 
 

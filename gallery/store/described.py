@@ -19,8 +19,8 @@ clips and the modalities that it was fitted to, and the score options; see
 `scalar_retrieval.eval.protocol.least_score`."""
 
 SCALES = "scales"
-"""The metadata entry with the number of modalities whose scales were measured without labels, and over which `texts`,
-such as `"214 titles and subtitles"`; see `scalar_retrieval.gallery.scales`."""
+"""The metadata entry that says from what scales were measured without labels, such as `"3 modalities from 214 titles
+and subtitles"`; see `scalar_retrieval.gallery.scales`."""
 
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
@@ -64,7 +64,7 @@ _METADATA = {
         None,
         {"score": number, "num_clips": count, "modalities": [text], "score_options": {"method": text}},
     ),
-    "scales?": (None, {"num_modalities": count, "texts": text}),
+    "scales?": (None, text),
     "segment?": (None, _SECONDS),
     "scenes?": flag,
     "num_frames?": size,
@@ -96,9 +96,8 @@ def scale_lines(metadata: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, values in calibration_of(metadata).items():
         lines.append(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
-    scales = metadata.get(SCALES)
-    if scales is not None:
-        lines.append(f"scales of {scales['num_modalities']} modalities from {scales['texts']}")
+    if metadata.get(SCALES) is not None:
+        lines.append(f"scales of {metadata[SCALES]}")
     return lines
 
 
