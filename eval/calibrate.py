@@ -27,21 +27,20 @@ def _has_score(model: AnyPath | None) -> bool:
     return identity.is_folder and identity.is_configured
 
 
-def _read_texts(path: AnyPath) -> dict[str, tuple[str, ...]]:
-    """The different texts of a file, which belong to no clips."""
+def _read_texts(path: AnyPath) -> list[str]:
+    """The different texts of a file."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
     names, rows = read_table(path)
     if "caption" not in names:
         raise ValueError(f"{path} must have a column `caption` with texts that look like queries, got {names}.")
-    texts = {}
+    texts = []
     for where, row in rows:
         text = row.get("caption") or ""
         if not isinstance(text, str):
             raise ValueError(f"{path}, {where}: `caption` must be a text, got {text!r:.80}.")
-        texts[text.strip()] = ()
-    texts.pop("", None)
-    return texts
+        texts.append(text.strip())
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def calibrate(
@@ -91,7 +90,7 @@ def calibrate(
     """
     load_plugins(plugins)
     # What is fitted to: texts, or captions of clips.
-    queries = {}
+    queries = []
     if texts is not None:
         if embeddings is None or benchmark is not None or scale_offset:
             raise ValueError(

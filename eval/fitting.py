@@ -169,13 +169,19 @@ def calibrate_inputs(
 
 
 def calibrate_texts(
-    gallery: Gallery, texts: Mapping[str, tuple], source: str, output: Path, model: AnyPath | None, write: bool
+    gallery: Gallery,
+    texts: Mapping[str, frozenset[str]],
+    source: str,
+    output: Path,
+    model: AnyPath | None,
+    write: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """
     Fit the scales of a gallery without labels, write `calibration.json`, and keep them if `write`.
 
     Args:
-        gallery, texts, source: as in [`~scalar_retrieval.gallery.scales.measure_scales`].
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
+        texts (`list[str]`), source (`str`): different texts that look like queries, and what they are.
         output (`Path`), model (`str`, *optional*), write (`bool`): as in
             [`~scalar_retrieval.eval.calibrate.calibrate`].
 
@@ -186,7 +192,7 @@ def calibrate_texts(
     def embed(batch: list[str]) -> torch.Tensor:
         return (gallery.query_model or gallery.load_model(model)).embed(batch)
 
-    fitted = measure_scales(gallery, texts, source, embed)
+    fitted = measure_scales(gallery, dict.fromkeys(texts, frozenset()), source, embed)
     written = []
     if write:
         with GalleryWriter(gallery.path) as writer:

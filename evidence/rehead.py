@@ -13,6 +13,7 @@ from scalar_retrieval.commands.texts import print_message
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store import stills
 from scalar_retrieval.gallery.store.columns import query_table, text_embeds_of
+from scalar_retrieval.gallery.store.described import SCALES
 from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.gallery.store.rows import lists_of, texts_of
 from scalar_retrieval.gallery.words import transcripts
@@ -82,9 +83,10 @@ def rehead(gallery: Path, model: str, output: Path) -> Gallery:
     problems = lists_of(old.clips, "problems")
     seconds = old.clips.column("seconds").to_pylist()
     with GalleryWriter(output, old.dtype) as writer:
-        # `plan` describes the embedding run
+        # `plan` describes the embedding run, and scales are those of the old vectors
         kept = dict(old.metadata)
         kept.pop("plan", None)
+        kept.pop(SCALES, None)
         writer.metadata = kept | provenance_of(network, model)
         writer.put_clips(old.clip_ids, embeds, mask, problems, seconds)
         writer.put_files(list(old.files.values()))

@@ -7,7 +7,7 @@ Shapes: Q texts, V clips, M modalities, D dimensions.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ Embed = Callable[[list[str]], torch.Tensor]
 
 
 class TooFewTextsError(ValueError):
-    """There are too few texts to measure scales by."""
+    """There are too few texts or clips to measure scales by."""
 
 
 class Scales(NamedTuple):
@@ -94,33 +94,29 @@ def _spread(items: list[str], most: int) -> list[str]:
 
 
 def own_texts(gallery: Gallery) -> dict[str, set[str]]:
-    """The titles and other texts stored for some hundred clips, and the longest line that is said in each; with the
-    files that each belongs to."""
+    """The titles and other texts stored for some hundred clips, each with the names of its files, and the longest line
+    that is said in each clip, with the names of the clips."""
     found = defaultdict(set)
     for clip in gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_TEXTS)):
-        texts = []
         if clip.record is not None:
-            texts += clip.record.words().values()
+            for text in clip.record.words().values():
+                found[text].add(clip.place.path)
         for source, cues in clip.words().items():
             if source != SCREEN:
                 said = [cue.text for cue in cues_between(cues, clip.place.start, clip.place.stop)]
-                texts.append(max(said, key=len, default=""))
-        for text in texts:
-            found[text].add(clip.place.path)
+                found[max(said, key=len, default="")].add(clip.clip_id)
     found.pop("", None)
     return found
 
 
-def measure_scales(
-    gallery: Gallery, texts: Mapping[str, Collection[str]], source: str, embed: Embed
-) -> dict[str, Any]:
+def measure_scales(gallery: Gallery, texts: Mapping[str, Set[str]], source: str, embed: Embed) -> dict[str, Any]:
     """
     Measure the scales of a gallery's modalities over at most 300 texts and 2,000 clips, evenly spread.
 
     Args:
         gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
-        texts (`Mapping`): different texts that look like queries, with the files that each belongs to: clips of these
-            do not count for it.
+        texts (`Mapping`): different texts that look like queries, with the names of files and clips that each belongs
+            to: these do not count for it.
         source (`str`): what the texts are, such as `"titles and subtitles"`.
         embed ([`Embed`]): embeds some of them.
 
@@ -128,7 +124,8 @@ def measure_scales(
         `dict`: entries for the gallery's metadata: `score_options` with the scales, and [`SCALES`].
 
     Raises:
-        TooFewTextsError: there are fewer than 30 texts, or no clips. Nothing was embedded.
+        TooFewTextsError: there are fewer than 30 texts, or no clips, and nothing was embedded; or too few cosines of
+            every modality.
     """
     if len(texts) < _LEAST_TEXTS or not len(gallery):
         raise TooFewTextsError(
@@ -136,15 +133,18 @@ def measure_scales(
             f"modalities. Add some, or name a file of {_LEAST_TEXTS} queries or more: `scalar eval calibrate "
             f"--embeddings {gallery.path} --texts FILE --write`."
         )
-    # Cosines of all pairs; a text does not count for the clips of its own file.
+    # Cosines of all pairs, except those of a text and its own clips
     chosen = _spread(list(texts), _MOST_TEXTS)
     queries = torch.cat([embed(batch) for batch in in_batches(chosen, _BATCH)])
     clips = gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_CLIPS))
     embeds = torch.stack([clip.modality_embeds for clip in clips])
     mask = torch.stack([clip.modality_mask for clip in clips])
-    is_other = torch.tensor([[clip.place.path not in texts[text] for clip in clips] for text in chosen])
+    names = [(clip.place.path, clip.clip_id) for clip in clips]
+    is_other = torch.tensor([[texts[text].isdisjoint(own) for own in names] for text in chosen])
     similarities = torch.einsum("qd,vmd->qvm", queries, embeds)
     scale, offset, is_measured = fit_scales(similarities, mask & is_other[..., None], gallery.query_temperature)
+    if not any(is_measured):
+        raise TooFewTextsError(f"{gallery.path} has too few clips to measure the scales of modalities. Add some.")
     # What a gallery stores
     options = gallery.metadata.get("score_options") or {}
     return {

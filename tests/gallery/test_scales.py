@@ -6,8 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import normalize
 
-from scalar_retrieval.gallery.scales import fit_scales
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.scales import TooFewTextsError, fit_scales, measure_scales
+from scalar_retrieval.gallery.store.windows import SEGMENT, clip_id_of
 from scalar_retrieval.modeling_scalar.scores_scalar import check_calibration
 
 
@@ -99,3 +102,31 @@ def test_the_steepest_scales_are_valid_options():
     scales = fit_scales(similarities, torch.ones(30, 1, dtype=torch.bool), 10.0)
     assert scales.is_measured == [True]
     check_calibration(*scales[:2], modalities=1)
+
+
+def test_a_text_does_not_count_for_the_clips_that_it_belongs_to(tmp_path):
+    """A text may belong to a file, with all its windows, or to one of these."""
+    generator = torch.Generator().manual_seed(0)
+    embeds = normalize(torch.randn(6, 2, 8, generator=generator), dim=-1)
+    names = [clip_id_of(path, (start, start + 1.0)) for path in ("/a.mp4", "/b.mp4") for start in (0.0, 1.0, 2.0)]
+    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
+        writer.metadata = {"modalities": ["video", "title"], SEGMENT: 1.0, "score_options": {"method": "max"}}
+        writer.put_clips(names, embeds, torch.ones(6, 2, dtype=torch.bool))
+        writer.commit()
+        gallery = writer.gallery()
+    queries = normalize(torch.randn(31, 8, generator=generator), dim=-1)
+    rows = {str(number): query for number, query in enumerate(queries)}
+
+    def embed(batch):
+        return torch.stack([rows[text] for text in batch])
+
+    owners = dict.fromkeys(rows, frozenset()) | {"0": {"/a.mp4"}, "1": {names[4], names[1]}}
+    mask = torch.ones(31, 6, 2, dtype=torch.bool)
+    mask[0, :3] = False
+    mask[1, [4, 1]] = False
+    expected = fit_scales(torch.einsum("qd,vmd->qvm", queries, embeds), mask)
+    options = measure_scales(gallery, owners, "texts", embed)["score_options"]
+    assert options["modality_scale"] == pytest.approx(expected.modality_scale) and options["method"] == "max"
+    assert options["modality_offset"] == pytest.approx(expected.modality_offset)
+    with pytest.raises(TooFewTextsError, match="too few clips to measure"):
+        measure_scales(gallery, dict.fromkeys(rows, {"/a.mp4", "/b.mp4"}), "texts", embed)

@@ -17,7 +17,7 @@ from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
 from scalar_retrieval.eval.reports.report import format_report
 from scalar_retrieval.eval.run import evaluate
-from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarJointConfig, ScalarJointModel, load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, cache_features
@@ -314,6 +314,9 @@ def heads(place, gallery):
 
 
 def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, gallery, heads, tmp_path):
+    with GalleryWriter(gallery) as writer:
+        writer.metadata |= {"scales": "3 modalities from 30 texts"}
+        writer.commit()
     changed = rehead(gallery, str(heads[0]), tmp_path / "changed")
     anew = embed_benchmark(
         tmp_path / "anew", heads[0], "miniature", place / "data", "train", dtype="float32", progress=False
@@ -325,7 +328,7 @@ def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, galle
     assert (changed.modality_embeds() - before.modality_embeds()).abs().max() > 1e-2
     embeds = [torch.tensor(one.queries.column("embedding").to_pylist()) for one in (changed, anew)]
     torch.testing.assert_close(*embeds, atol=1e-5, rtol=0)
-    assert changed.metadata["weights"] == anew.metadata["weights"] and "plan" not in changed.metadata
+    assert changed.metadata["weights"] == anew.metadata["weights"] and not {"plan", "scales"} & set(changed.metadata)
 
 
 def test_heads_are_trained_from_a_gallery_of_an_encoder_without_gradients(tmp_path):
