@@ -241,7 +241,7 @@ class Described:
     @property
     def lacks_scales(self) -> bool:
         """Whether encoders with spaces of their own embed the modalities, whose cosines have no scales yet."""
-        has_slices = self.metadata.get("modality_slices") is not None
+        has_slices = self.metadata.get(SLICES) is not None
         return has_slices and len(self.modalities) > 1 and not self.calibration
 
     @property
