@@ -96,8 +96,9 @@ def run(config: RunConfig) -> None:
 
 @command_of(app, CalibrateConfig)
 def calibrate(config: CalibrateConfig) -> None:
-    """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips; or to texts
-    without labels."""
+    """Fit how modalities are weighed to captions of your clips, and report the gain on held-out clips.
+
+    With --texts, only scales and offsets are fitted, to texts without labels."""
     from .calibrate import calibrate as calibrate_score
 
     _show_log()

@@ -139,8 +139,9 @@ class CalibrateConfig:
     texts: Annotated[
         Path | None,
         Option(
-            help="File of texts that look like queries, one on each line, or a table with a column caption: fit the "
-            "scales and offsets of the gallery given by --embeddings to them, without labels."
+            help="File of texts that look like queries: .txt with one on each line, or a table with a column "
+            "caption. Scales and offsets of the gallery in --embeddings are fitted to them, without labels; --write "
+            "saves them there."
         ),
     ] = None
     write: Annotated[
