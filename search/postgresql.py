@@ -40,7 +40,14 @@ from scalar_retrieval.gallery.hits import Hits, Texts
 from scalar_retrieval.gallery.querying import check_vectors
 from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
 from scalar_retrieval.gallery.store.columns import check_modality
-from scalar_retrieval.gallery.store.described import Described, NoClipError, check_metadata, modalities_in
+from scalar_retrieval.gallery.store.described import (
+    SLICES,
+    Described,
+    NoClipError,
+    check_metadata,
+    modalities_in,
+    slices_of,
+)
 from scalar_retrieval.gallery.store.windows import Place, place_of_clip
 from scalar_retrieval.gallery.words.cues import subtitle_cues
 from scalar_retrieval.gallery.words.folding import folded
@@ -49,6 +56,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     MIN_NORM,
     WEIGHING,
     ScoreOptions,
+    Slice,
     exact_scores,
     paired_weights,
 )
@@ -194,6 +202,8 @@ class Pushed:
             # The names of modalities become parts of SQL.
             for modality in pushed.modalities:
                 check_modality(modality)
+            if max(pushed.slices)[1] != pushed.dim:
+                raise ValueError(f"the slices {pushed.slices!r:.80} do not end at the dimension {pushed.dim}")
         except ValueError as error:
             what = str(error).rstrip(".")
             raise ValueError(
@@ -206,6 +216,11 @@ class Pushed:
         """The names of the modalities."""
         return modalities_in(self.metadata)
 
+    @property
+    def slices(self) -> Sequence[Slice]:
+        """For each modality, the start and the stop of the components of a query that its vectors have."""
+        return slices_of(self.metadata, len(self.modalities), self.dim)
+
     def differences(self, other: "Pushed") -> list[str]:
         """The fields in which the vectors of two galleries are of different kinds."""
         mine = vars(self) | self.metadata
@@ -213,7 +228,7 @@ class Pushed:
         # A model may have moved to another folder, so its fingerprint is compared where it is known.
         model = "fingerprint" if mine.get("fingerprint") else "model"
         different = []
-        for name in ("dim", "dtype", "segment", "modalities", model):
+        for name in ("dim", "dtype", "segment", "modalities", SLICES, model):
             if mine.get(name) != others.get(name):
                 different.append(name)
         return different
@@ -582,7 +597,8 @@ class DatabaseTable:
             mask = np.zeros(len(pushed.modalities), bool)
             for place, vector in enumerate(stored[len(FACTS) :]):
                 if vector is not None:
-                    vectors[place] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
+                    start, stop = pushed.slices[place]
+                    vectors[place, start:stop] = np.frombuffer(vector[4:], kind)  # after the number of dimensions
                     mask[place] = True
             row = Row(facts, vectors, mask)
             # The hash is the one that `push` stored, unless the row was changed.
@@ -687,6 +703,7 @@ class TableSearcher:
             self.pushed = table.pushed(connection)
         self.described = Described(self.pushed.metadata, table.name)
         self.described.dim = self.pushed.dim
+        self.described.slices = self.pushed.slices
         self.described.dtype = self.pushed.dtype
 
     def __len__(self) -> int:
@@ -846,12 +863,14 @@ class _Ranking:
         # The error of D products of float32 numbers, summed in any order
         rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
         values = condition.values | {
-            "query": f"[{','.join(map(str, query.tolist()))}]",
             "query_temperature": float(options.query_temperature),
             "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
         }
         columns = "_node"
+        # What the modalities of a space have of the query
+        for start, stop in self.pushed.slices:
+            values[f"from_{start}"] = str(query[start:stop].tolist())
         # The first query also counts rows; in a snapshot, nothing changes afterwards.
         is_first = self.num_allowed is None
         if is_first:
@@ -895,7 +914,8 @@ class _Ranking:
         if not self.seen[place]:
             return "NULL"
         column = self.pushed.columns[place]
-        product = f"{{vector}}.inner_product({column}::{{vector}}.vector, %(query)s::{{vector}}.vector)"
+        start, _ = self.pushed.slices[place]
+        product = f"{{vector}}.inner_product({column}::{{vector}}.vector, %(from_{start})s::{{vector}}.vector)"
         options = self.options
         if options.modality_scale is not None:
             product += f" * {float(options.modality_scale[place])}::float8"

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from scalar_retrieval.gallery.filters import _NO_DATE
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.columns import embeds_of, presence_of
-from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES
+from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES, SLICES
 from scalar_retrieval.gallery.store.rows import texts_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
 
@@ -44,7 +44,7 @@ _AT_ONCE = 2048  # rows
 _PROMPT = 60  # seconds in which a node must answer a short statement
 _TIMEOUT = 3600
 _HIGHEST = 2**62  # number of a clip
-_REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT)
+_REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT, SLICES)
 """What the table repeats of a gallery's metadata."""
 _COPIED = ("_node", "_id", "_digest", "_gram", *FACTS)
 _CONTROL = """\
@@ -116,7 +116,7 @@ def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
         names = texts_of(table, "clip_id")
-        embeds = embeds_of(table).numpy()  # (N, M, D)
+        embeds = embeds_of(table, gallery.slices).numpy()  # (N, M, D)
         presence = presence_of(table).numpy()  # (N, M)
         rows = []
         for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
@@ -145,7 +145,9 @@ def make_tables(
             at the address.
         print_statement (`Callable`): with nodes, is given each statement, without passwords.
     """
-    kinds = OWN_COLUMNS | dict.fromkeys(pushed.columns, f"{{vector}}.{VECTORS[pushed.dtype][0]}({pushed.dim})")
+    kinds = OWN_COLUMNS.copy()
+    for column, (start, stop) in zip(pushed.columns, pushed.slices, strict=True):
+        kinds[column] = f"{{vector}}.{VECTORS[pushed.dtype][0]}({stop - start})"
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
 
     def make(place: DatabaseTable, *statements: tuple[str, dict[str, Any]]) -> None:
@@ -332,7 +334,7 @@ class _Push:
         grams = (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns].tolist()
         # pgvector's format on the wire: the number of dimensions, two unused bytes, and the numbers
         sent = vectors.astype(VECTORS[self.pushed.dtype][1])
-        head = self.pushed.dim.to_bytes(2, "big") + b"\0\0"
+        slices = self.pushed.slices
         names = ", ".join([*_COPIED, *self.pushed.columns])
         copy = f"COPY pushed ({names}) FROM STDIN (FORMAT BINARY)"
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
@@ -340,7 +342,8 @@ class _Push:
             for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
                 stored: list[bytes | None] = [None] * len(own)
                 for place in row.mask.nonzero()[0]:
-                    stored[place] = head + own[place].tobytes()
+                    start, stop = slices[place]
+                    stored[place] = (stop - start).to_bytes(2, "big") + b"\0\0" + own[place, start:stop].tobytes()
                 copied.write_row([node, number, row.digest(), gram, *row.facts, *stored])
         self.insert()
 

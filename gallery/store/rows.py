@@ -93,9 +93,8 @@ def _layout(name: str, table: pa.Table) -> pa.Schema:
     if name == "files":
         return FILES
     widths = widths_of(table)
-    precision = None
-    if widths:
-        precision = table.schema.field(next(iter(widths))).type.value_type
+    precisions = [field.type.value_type for field in table.schema if field.name in widths]
+    precision = next(iter(precisions), None)
     if precision not in (pa.float16(), pa.float32()):
         raise ValueError("it has no vectors in float16 or float32")
     texts = pa.list_(pa.string())

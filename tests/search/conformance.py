@@ -59,6 +59,13 @@ class Made:
     offset: tuple[float, ...] | None = None
     metadata: dict = field(default_factory=dict)
 
+    def seen(self, text, modalities=None):
+        """The modalities of which a vector has components, if each has a slice of its own."""
+        names = modalities or self.modalities
+        slices = self.metadata.get("modality_slices") or [[0, DIM]] * len(self.modalities)
+        ends = dict(zip(self.modalities, slices, strict=True))
+        return tuple(name for name in names if text[slice(*ends[name])].any())
+
     def write(self, folder, new=None, gone=()):
         """The gallery of these clips; or the one that is there, with the new ones, and without some."""
         new = self.clips if new is None else new
@@ -91,6 +98,7 @@ class Made:
     def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None, among=None):
         """The score and the weights of every clip among some that has anything that is looked at, by its name."""
         found = {}
+        modalities = self.seen(text, modalities)
         scale, offset = (
             [neutral] * len(self.modalities) if values is None else values
             for values, neutral in ((scale, 1.0), (offset, 0.0))
@@ -128,11 +136,15 @@ class Made:
         return self.scores(text.double().numpy(), scale=self.scale, offset=self.offset, **options)
 
 
-def make_clips(modalities=PAPER, dtype="float16", seed=0, kinds=("random", "cancelling", "tied"), count=30):
-    """Clips of every mix of modalities; the last ten are others again."""
+def make_clips(
+    modalities=PAPER, dtype="float16", seed=0, kinds=("random", "cancelling", "tied"), count=30, slices=None
+):
+    """Clips of every mix of modalities, perhaps with a slice of the dimensions each; the last ten are others again."""
     generator, mixes = torch.Generator().manual_seed(seed), mixes_of(len(modalities))
     vectors = torch.cat([make_vectors(kind, count, DIM, seed, len(modalities)) for kind in kinds])
-    vectors = vectors.to(getattr(torch, dtype)).double().numpy()
+    for place, (start, stop) in enumerate(slices or ()):
+        vectors[:, place, :start] = vectors[:, place, stop:] = 0
+    vectors = normalize(vectors, dim=-1).to(getattr(torch, dtype)).double().numpy()
     order = torch.randperm(max(len(vectors), len(mixes)), generator=generator)[: len(vectors)]
     clips = [
         Clip(f"/clips/{row}.mp4", {name: v for name, v, has in zip(modalities, line, mix, strict=True) if has})
@@ -312,6 +324,7 @@ def make_facts():
     return Made(clips)
 
 
+SLICES = [[14, 24], [0, 6], [6, 14], [0, 6]]
 CALIBRATED = (
     Made(make_clips(seed=12), PAPER, "float16", (0.9, 1.0, 1.2), (0.0, 0.1, -0.3)),
     Made(make_clips(("audio", "order"), "float32", 1), ("audio", "order"), "float32", (0.7, 1.3)),
@@ -319,5 +332,9 @@ CALIBRATED = (
     Made(make_clips(dtype="float32", seed=3), PAPER, "float32", (0.7, 1.0, 1.3), (-2.0, -2.3, -2.0)),  # all below 0
     Made(
         make_clips((*PAPER, LONG), seed=4), (*PAPER, LONG), "float16", (1.3, 0.8, 1.0, 0.6), (0.1, -0.2, 0.0, 0.3)
+    ),
+    Made(
+        make_clips((*PAPER, "title"), seed=5, slices=SLICES), (*PAPER, "title"), "float16", (1.3, 0.8, 1.0, 0.6),
+        metadata={"modality_slices": SLICES},
     ),
 )  # fmt: skip

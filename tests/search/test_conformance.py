@@ -73,7 +73,10 @@ def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, tmp_p
     for seed, (temperature, modalities) in enumerate(
         itertools.product(TEMPERATURES, (None, made.modalities[:1], made.modalities[-2:]))
     ):
-        texts, asked = make_texts(made, 2, seed), {"query_temperature": temperature, "modalities": modalities}
+        asked = {"query_temperature": temperature, "modalities": modalities}
+        # The first text is the vector of one modality: others of other spaces have nothing to compare with it.
+        texts = [text for text in make_texts(made, 2, seed) if made.seen(text, modalities)]
+        texts = torch.stack(texts or list(make_texts(made, 2, seed)[1:]))
         for text, few, more in zip(texts, *(search(searcher, texts, k, **asked) for k in (7, 1000)), strict=True):
             expected = made.own_scores(text, temperature=temperature, modalities=modalities)
             check(few, made, expected, 7, modalities)

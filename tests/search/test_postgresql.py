@@ -33,7 +33,7 @@ from scalar_retrieval.search.postgresql import (
 )
 from scalar_retrieval.search.push import PushReport, push, verify_table
 from scalar_retrieval.search.settings import open_searcher
-from tests.search.conformance import DAY, DIM, PAPER, Made, make_clips, make_texts
+from tests.search.conformance import DAY, DIM, PAPER, SLICES, Made, make_clips, make_texts
 from tests.search.test_forged import KINDS, METADATA, PARTS, forged, places_in
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
 
@@ -413,6 +413,22 @@ def test_any_value_in_any_field_of_what_was_pushed_is_refused_in_a_sentence_or_h
                 assert "Choose another name" in str(error)
     table.close()
     assert num_refused > 50
+
+
+def test_columns_are_as_wide_as_the_slices_of_their_modalities(database, tmp_path):
+    made = Made(make_clips((*PAPER, "title"), slices=SLICES), (*PAPER, "title"), metadata={"modality_slices": SLICES})
+    searcher = pushed(made.write(tmp_path / "sliced"), database)
+    widths = dict(execute(database, "SELECT attname, atttypmod FROM pg_attribute WHERE atttypmod > 0"))
+    assert [widths[name] for name in made.modalities] == [stop - start for start, stop in SLICES]
+    assert searcher.described.slices == SLICES and searcher.described.dim == DIM
+    for clip, stored in zip(made.clips, searcher.clips([clip.name for clip in made.clips]), strict=True):
+        for vector, name in zip(stored.modality_embeds.double().numpy(), made.modalities, strict=True):
+            assert np.array_equal(vector, clip.vectors.get(name, np.zeros(DIM)))
+    assert verify_table(searcher.table.address) == len(made.clips)
+    # Vectors of one space are not of the same kind.
+    made.metadata = {}
+    with pytest.raises(ValueError, match="differ from those of .* in modality_slices"):
+        pushed(made.write(tmp_path / "dense"), database)
 
 
 # Damage --------------------------------------------------------------------------------------------------------------
