@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit, slices_of_spaces
 
 from .store.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
 from .store.codes import are_codes_of
@@ -43,6 +43,7 @@ from .store.columns import (
 from .store.contents import Contents, is_gallery, stamp_of
 from .store.described import (
     MODALITIES,
+    SLICES,
     check_metadata,
     modalities_in,
     slices_of,
@@ -107,6 +108,7 @@ class Gallery(Contents):
         modality_embeds: Mapping[str, Array],
         mask: Array | None = None,
         *,
+        spaces: Mapping[str, str] | None = None,
         path: StrPath | None = None,
         queries: pa.Table | None = None,
         method: str = "scalar",
@@ -122,9 +124,12 @@ class Gallery(Contents):
 
         Args:
             ids (`list[str]`): names of the N clips, all different.
-            modality_embeds (`dict[str, Array]`): for each of M modalities, by its name, `(N, D)` floats or N lists of
-                D floats.
+            modality_embeds (`dict[str, Array]`): for each of M modalities, by its name, `(N, width)` floats or N lists
+                of floats. Modalities of equal width share a space; those of different width have spaces of their own,
+                and a query a part for each.
             mask (array of shape `(N, M)`, *optional*): bools; by default clips have all modalities.
+            spaces (`dict[str, str]`, *optional*): the space of each modality, by any name: needed if some widths are
+                equal and others not, or if vectors of one width are of several encoders.
             path (`str`, *optional*): a new or empty folder; by default a temporary one, deleted with this object.
             queries (`pa.Table`, *optional*): captions with their relevant clips, for evaluation, from
                 [`~scalar_retrieval.gallery.store.columns.query_table`].
@@ -139,7 +144,8 @@ class Gallery(Contents):
 
         Example:
 
-            Gallery.from_arrays(["a", "b"], {"image": images, "title": titles}).search(query_vectors)
+            gallery = Gallery.from_arrays(["a", "b"], {"image": images, "title": titles})
+            gallery.search(query_vectors)  # (Q, D); of two encoders {"image": (Q, 512), "title": (Q, 384)}
         """
         # Read the arrays first: nothing is written if something is wrong with them.
         names = names_of(ids)
@@ -151,6 +157,7 @@ class Gallery(Contents):
         if dtype is None:
             is_half = all(rows.dtype == torch.float16 for rows in columns.values())
             dtype = "float16" if is_half else "float32"
+        slices = slices_of_spaces({name: rows.shape[1] for name, rows in columns.items()}, spaces)
         if mask is not None:
             mask = torch.as_tensor(np.asarray(mask))
         # A temporary folder is deleted with the gallery, which holds its handle.
@@ -169,6 +176,8 @@ class Gallery(Contents):
                 "query_temperature": query_temperature,
                 "score_options": {"method": method},
             }
+            if len(set(slices)) > 1:
+                writer.metadata[SLICES] = slices
             if model is not None:
                 writer.metadata["model"] = model
             # Some clips at a time: a copy of all vectors may take more room than the memory.
@@ -178,7 +187,7 @@ class Gallery(Contents):
                 part_mask = None
                 if mask is not None:
                     part_mask = mask[part]
-                embeds, presence = stacked_vectors(vectors, part_mask)
+                embeds, presence = stacked_vectors(vectors, slices, part_mask)
                 embeds, num = normalised(names[part], embeds, presence, list(columns))
                 writer.put_clips(names[part], embeds, presence)
                 num_off += num
@@ -346,7 +355,7 @@ class Gallery(Contents):
     @overload
     def search(
         self,
-        queries: Sequence[str] | torch.Tensor | np.ndarray,
+        queries: Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array],
         k: int = 10,
         query_temperature: float | None = None,
         method: str | None = None,
@@ -363,7 +372,7 @@ class Gallery(Contents):
 
     def search(
         self,
-        queries: str | Sequence[str] | torch.Tensor | np.ndarray | None = None,
+        queries: str | Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array] | None = None,
         k: int = 10,
         query_temperature: float | None = None,
         method: str | None = None,
@@ -385,8 +394,11 @@ class Gallery(Contents):
         unless the bound proves that the clip is not among the best (see [`~scalar_retrieval.gallery.exact.ranking`]).
 
         Args:
-            queries (`str`, `list[str]`, or a float tensor or array of shape `(Q, D)`): texts, which the gallery's own
-                model embeds (see [`~scalar_retrieval.gallery.querying.load_query_model`]), or vectors of unit norm.
+            queries (`str`, `list[str]`, or a float tensor or array of shape `(Q, D)`, or a dict): texts, which the
+                gallery's own model embeds (see [`~scalar_retrieval.gallery.querying.load_query_model`]), or vectors of
+                unit norm. Where spaces stand side by side, a dict has a part for each, by the name of a modality: see
+                [`~scalar_retrieval.modeling_scalar.scores_scalar.joined_queries`]. A modality of which a query has no
+                part, or zeros alone, is not searched.
                 Parts of a text in quotation marks must be said in a clip, see
                 [`~scalar_retrieval.gallery.querying.split_query`].
             k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.

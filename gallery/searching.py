@@ -5,14 +5,14 @@ Shapes: Q queries, N clips, M modalities, D dimensions, K hits.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, WEIGHING
+from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, joined_queries
 
 from .filters import Filter
 from .hits import HitLists, Hits
@@ -30,6 +30,9 @@ from .second_stage.matching import check_can_match, check_depth
 from .second_stage.reranking import rerank as rerank_hits
 from .store.described import Described, score_options_of
 from .store.windows import SEGMENT
+
+if TYPE_CHECKING:
+    from .store.arrays import Array
 
 _FEWEST = 0.9  # smallest gallery, as a share of the clips that a least score was fitted to
 
@@ -104,7 +107,7 @@ def _searched(query: torch.Tensor, described: Described, modalities: Sequence[st
 
 def search(
     searcher: Searcher,
-    queries: str | Sequence[str] | torch.Tensor | np.ndarray | None = None,
+    queries: "str | Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array] | None" = None,
     k: int = 10,
     query_temperature: float | None = None,
     method: str | None = None,
@@ -135,8 +138,11 @@ def search(
         UnsupportedError: the searcher cannot do this.
     """
     # What is asked for must make sense, and be something that the searcher can do.
+    described = searcher.described
     if isinstance(queries, np.ndarray) and queries.dtype.kind == "f":
         queries = torch.from_numpy(queries)
+    if isinstance(queries, Mapping):
+        queries = joined_queries(queries, described.modalities, described.slices)
     is_texts = queries is not None and not isinstance(queries, torch.Tensor)
     if k < 1:
         raise ValueError(f"`k` must be at least 1, got {k}.")
@@ -146,7 +152,6 @@ def search(
         raise ValueError("`fusion_weight` needs the second stage: set `rerank` to the number of hits to reorder.")
     if rerank is not None and not is_texts:
         raise ValueError("The second stage needs texts: use `rerank` only with text queries.")
-    described = searcher.described
     if modalities is not None:
         modalities = tuple(modalities)
         are_selected(modalities, described.modalities)  # raises an error before a model is loaded

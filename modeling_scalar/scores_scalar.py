@@ -16,8 +16,9 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -235,11 +236,88 @@ def spaces_of(slices: Sequence[Slice]) -> list[list[int]]:
     return list(spaces.values())
 
 
+def slices_of_spaces(widths: Mapping[str, int], spaces: Mapping[str, str] | None) -> list[Slice]:
+    """
+    Put spaces side by side: each has a part of a query's components.
+
+    Args:
+        widths (`dict[str, int]`): The number of components of the vectors of each modality.
+        spaces (`dict[str, str]`, *optional*): The space of each modality, by any name. By default one space if all
+            widths are equal, and one for each modality if all are different.
+
+    Returns:
+        For each modality, the start and the stop of its slice of a query's components.
+
+    Raises:
+        ValueError: If some widths are equal, but not all, and `spaces` is not given; or it names other modalities, or
+            the widths of a space differ.
+    """
+    distinct = set(widths.values())
+    if spaces is None and len(distinct) == 1:
+        spaces = dict.fromkeys(widths, "")
+    elif spaces is None and len(distinct) == len(widths):
+        spaces = {name: name for name in widths}
+    # Each space begins where the one before ends.
+    slices = {}
+    dim = 0
+    for name, space in (spaces or {}).items():
+        if space not in slices:
+            slices[space] = (dim, dim + widths.get(name, 0))
+            _, dim = slices[space]
+    found = {name: slices[space] for name, space in (spaces or {}).items()}
+    if {name: stop - start for name, (start, stop) in found.items()} != widths:
+        raise ValueError(
+            "`spaces` must name the space of each modality, and vectors of one space have one width, such as "
+            "{'image': 'clip', 'title': 'minilm', 'words': 'minilm'}; "
+            f"got {spaces} for vectors of the widths {dict(widths)}."
+        )
+    return [found[name] for name in widths]
+
+
+def joined_queries(parts: "Mapping[str, Array]", modalities: Sequence[str], slices: Sequence[Slice]) -> torch.Tensor:
+    """
+    Put the parts of queries side by side.
+
+    Args:
+        parts (`dict`): For each space, by the name of one of its modalities, `(Q, width)` of unit norm. A space
+            without a part is zero.
+        modalities, slices: The names of the modalities, and their slices of a query's components.
+
+    Returns:
+        `torch.Tensor` of shape `(Q, D)` of unit norm: the parts, divided by the square root of their number.
+
+    Raises:
+        ValueError: If there is no part, one is of no modality or of a space that has another part, or its shape or
+            norm is wrong.
+    """
+    ends = dict(zip(modalities, slices, strict=False))
+    given = {name: torch.as_tensor(part) for name, part in parts.items()}
+    first = next(iter(given.values()), torch.empty(0))
+    expected = {name: (len(first), stop - start) for name, (start, stop) in ends.items()}
+    shapes = {name: tuple(part.shape) for name, part in given.items()}
+    is_right = shapes.items() <= expected.items() and 0 < len(shapes) == len({ends[name][0] for name in shapes})
+    if not is_right or any(off_unit(part).any() for part in given.values()):
+        raise ValueError(
+            "Queries of several parts need one for each space, of unit norm, by the name of one of its modalities. "
+            f"There are {expected}, those of one space with the same components of {ends}; got {shapes}."
+        )
+    _, dim = max(slices)
+    queries = first.new_zeros(len(first), dim)
+    for name, part in given.items():
+        start, stop = ends[name]
+        queries[:, start:stop] = part
+    return queries / math.sqrt(len(given))
+
+
 def side_by_side(columns: Sequence[torch.Tensor], slices: Sequence[Slice]) -> torch.Tensor:
     """Put the vectors `(V, width)` of each modality into its slice of a query's components: `(V, M, D)`, zero
-    elsewhere."""
+    elsewhere. Raises a ValueError unless all have as many vectors."""
+    if {column.shape[:-1] for column in columns} != {columns[0].shape[:1]}:
+        shapes = [tuple(column.shape) for column in columns]
+        raise ValueError(f"All modalities need as many vectors, (clips, dimensions), got the shapes {shapes}.")
     _, dim = max(slices)
-    embeds = columns[0].new_zeros(len(columns[0]), len(columns), dim)
+    dtype = reduce(torch.promote_types, [column.dtype for column in columns])
+    embeds = columns[0].new_zeros(len(columns[0]), len(columns), dim, dtype=dtype)
     for place, (start, stop) in enumerate(slices):
         embeds[:, place, start:stop] = columns[place]
     return embeds
@@ -550,9 +628,20 @@ def make_pairs(
     modality_mask: "Array | None" = None,
     concat_embeds: torch.Tensor | None = None,
     modalities: Sequence[str] | None = None,
+    spaces: Mapping[str, str] | None = None,
     **options: object,
 ) -> Pairs:
     """Check embeddings and prepare them for scores; see [`retrieval_scores`] for arguments and errors."""
+    # Put several spaces side by side. Queries that have no part for a modality do not see it.
+    seen = True
+    if isinstance(modality_embeds, Mapping):
+        columns = {name: torch.as_tensor(vectors) for name, vectors in modality_embeds.items()}
+        modalities = tuple(columns)
+        slices = slices_of_spaces({name: vectors.shape[-1] for name, vectors in columns.items()}, spaces)
+        modality_embeds = side_by_side(list(columns.values()), slices)
+        if isinstance(text_embeds, Mapping):
+            text_embeds = joined_queries(text_embeds, modalities, slices)
+            seen = torch.stack([text_embeds[:, start:stop].any() for start, stop in slices])
     # Check the tensors, by default with every modality of each clip present.
     text_embeds = torch.as_tensor(text_embeds)
     modality_embeds = torch.as_tensor(modality_embeds)
@@ -576,6 +665,7 @@ def make_pairs(
     # Scores are computed in float32 at least. Absent rows may hold any values, and count as zero.
     min_norm = max(MIN_NORM[text_embeds.dtype], MIN_NORM[modality_embeds.dtype])  # of the coarser one
     dtype = torch.promote_types(torch.promote_types(text_embeds.dtype, modality_embeds.dtype), torch.float32)
+    modality_mask = modality_mask & seen
     present = torch.where(modality_mask[..., None], modality_embeds, 0).to(dtype)
     clips = Clips(present, modality_mask, concat_embeds, min_norm=min_norm, modalities=tuple(modalities))
     return Pairs(text_embeds.to(dtype), clips, make_options(**options))
@@ -1014,13 +1104,14 @@ def _has_gradient(value: Any) -> bool:
 
 
 def retrieval_scores(
-    text_embeds: "Array",
-    modality_embeds: "Array",
+    text_embeds: "Array | Mapping[str, Array]",
+    modality_embeds: "Array | Mapping[str, Array]",
     modality_mask: "Array | None" = None,
     method: str = "scalar",
     query_temperature: float = 0.1,
     *,
     modalities: Sequence[str] | None = None,
+    spaces: Mapping[str, str] | None = None,
     concat_embeds: torch.Tensor | None = None,
     **options: object,
 ) -> torch.Tensor:
@@ -1051,6 +1142,14 @@ def retrieval_scores(
     If cosines are calibrated, `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t, z_m> + offset_m and
     w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` use c_m too. The other scores ignore scales and offsets.
 
+    Vectors of several encoders are given as two dicts by the names of modalities, without a gradient:
+    `{"image": (V, 512), "title": (V, 384)}` and, for each space, the query by its encoder, of unit norm,
+    `{"image": (Q, 512), "title": (Q, 384)}`. The spaces stand side by side: queries are divided by the square root of
+    the number of their parts, and vectors of different spaces have the inner product 0. Modalities of equal width
+    share a space, those of different width do not; if some are equal and others not, `spaces` says what is shared,
+    such as `{"image": "clip", "title": "minilm", "words": "minilm"}`. Queries without a part for a space do not see
+    its modalities, and a clip that has no others has the score `-inf`.
+
     Args:
         text_embeds (`torch.Tensor` or `np.ndarray` of shape `(Q, D)`): Unit norm along the last axis.
         modality_embeds (the same, of shape `(V, M, D)`): Unit norm, with any number M >= 1 of modalities. The values
@@ -1060,6 +1159,7 @@ def retrieval_scores(
         method (`str`): A key of [`METHODS`], or the name of a modality.
         query_temperature (`float`): See [`ScoreOptions`]; only `"scalar"` uses it.
         modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name.
+        spaces (`dict[str, str]`, *optional*): The space of each modality, for dicts.
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): For `"concat_head"`, in the order of [`CONCATENATIONS`].
         **options: The other fields of [`ScoreOptions`].
 
@@ -1088,7 +1188,7 @@ def retrieval_scores(
     given = text_embeds, modality_embeds, concat_embeds, *options.values()
     is_learned = torch.is_grad_enabled() and any(_has_gradient(value) for value in given)
     with torch.set_grad_enabled(is_learned):
-        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, **options)
+        pairs = make_pairs(text_embeds, modality_embeds, modality_mask, concat_embeds, modalities, spaces, **options)
         if not is_learned:
             _check_norms(pairs)
         with _without_autocast(pairs):
@@ -1096,10 +1196,12 @@ def retrieval_scores(
 
 
 def query_weights(
-    text_embeds: "Array",
-    modality_embeds: "Array",
+    text_embeds: "Array | Mapping[str, Array]",
+    modality_embeds: "Array | Mapping[str, Array]",
     modality_mask: "Array | None" = None,
     query_temperature: float | torch.Tensor = 0.1,
+    *,
+    spaces: Mapping[str, str] | None = None,
     **options: object,
 ) -> torch.Tensor:
     """
@@ -1108,7 +1210,7 @@ def query_weights(
     Args and errors: See [`retrieval_scores`]; the options that affect weights are those of [`WEIGHING`].
 
     Returns:
-        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent.
+        `torch.Tensor` of shape `(Q, V, M)`, non-negative, summing to 1, exactly 0 where absent or not seen.
 
     Example:
 
@@ -1120,13 +1222,14 @@ def query_weights(
                  [0.4013, 0.0000, 0.5987]]])
     """
     options["query_temperature"] = query_temperature
-    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, **options)
+    pairs = make_pairs(text_embeds, modality_embeds, modality_mask, spaces=spaces, **options)
     if not any(_has_gradient(embeds) for embeds in (text_embeds, modality_embeds)):
         _check_norms(pairs)
     temperature = pairs.options.query_temperature
     with _without_autocast(pairs):
         cosines = pairs.resolved(temperature).calibrated.movedim(0, -1)  # (Q, V, M)
-        return softmax_weights(cosines, pairs.clips.modality_mask, temperature, dim=-1).to(pairs.text_embeds.dtype)
+        weights = softmax_weights(cosines, pairs.clips.modality_mask, temperature, dim=-1)
+        return (weights * pairs.clips.modality_mask).to(pairs.text_embeds.dtype)
 
 
 # Each text with its own clip only -----------------------------------------------------------------------------------
@@ -1216,6 +1319,6 @@ __all__ = [
     "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
     "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "Slice", "check_calibration", "check_slices", "closed_form",
     "exact", "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
-    "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method", "retrieval_scores",
-    "side_by_side", "spaces_of", "unit",
+    "joined_queries", "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method",
+    "retrieval_scores", "side_by_side", "slices_of_spaces", "spaces_of", "unit",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+from scalar_retrieval.modeling_scalar.scores_scalar import Slice, off_unit, side_by_side
 
 from .columns import named, tensor_of
 
@@ -70,29 +70,25 @@ def read_vectors(rows: Array, what: str) -> torch.Tensor:
 
 
 def stacked_vectors(
-    columns: Mapping[str, torch.Tensor], mask: torch.Tensor | None
+    columns: Mapping[str, torch.Tensor], slices: Sequence[Slice], mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Stack the vectors of clips.
 
     Args:
-        columns (`dict[str, torch.Tensor]`): for each modality its vectors, `(N, D)`; a row of NaN is absent.
+        columns (`dict[str, torch.Tensor]`): for each modality its vectors, `(N, width)`; a row of NaN is absent.
+        slices: for each modality, the start and the stop of the components of a query that its vectors have.
         mask (`torch.BoolTensor` of shape `(N, M)`, *optional*): False where a clip lacks a modality.
 
     Returns:
-        The vectors, `(N, M, D)`, zero where absent, and which modalities clips have, `(N, M)`.
+        The vectors, `(N, M, D)`, zero where absent, in half precision if all have it; and which modalities clips have,
+        `(N, M)`.
 
     Raises:
         ValueError: shapes differ; the message names them.
     """
-    shapes = {name: tuple(matrix.shape) for name, matrix in columns.items()}
-    if len(set(shapes.values())) != 1:
-        raise ValueError(f"All modalities need as many vectors, of one dimension, got the shapes {shapes}.")
-    # Half precision only if all vectors have it: the precision of the others would be lost.
-    dtypes = {matrix.dtype for matrix in columns.values()}
-    dtype = torch.float16 if dtypes == {torch.float16} else torch.float32
-    embeds = torch.stack([matrix.to(dtype) for matrix in columns.values()], dim=1)  # (N, M, D)
-    presence = ~embeds.isnan().all(-1)  # (N, M)
+    embeds = side_by_side(list(columns.values()), slices)
+    presence = torch.stack([~matrix.isnan().all(1) for matrix in columns.values()], dim=1)  # (N, M)
     if mask is not None:
         if mask.shape != presence.shape or mask.dtype != torch.bool:
             raise ValueError(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from scalar_retrieval import Gallery
+from scalar_retrieval import Gallery, query_weights, retrieval_scores
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.gallery.querying import NothingToCompareError
@@ -196,3 +196,118 @@ def test_embeddings_of_a_benchmark_are_read_dense_and_stored_in_slices(tmp_path)
     read.save(tmp_path / "b")
     assert Gallery.open(tmp_path / "b").slices == SLICES
     assert torch.equal(Embeddings.load(tmp_path / "b").modality_embeds, embeds)
+
+
+# Dicts of vectors ----------------------------------------------------------------------------------------------------
+
+SPACES = {"image": "pictures", "title": "texts", "words": "texts", "sound": "sounds"}
+
+
+def dicts(clips, queries, slices=SLICES):
+    """Vectors by modality, without zeros; and queries by space, of unit norm."""
+    ends = dict(zip(NAMES, slices, strict=False))
+    parts = {name: normalize(queries[:, start:stop], dim=-1) for name, (start, stop) in ends.items()}
+    columns = {name: clips[1][:, place, start:stop] for place, (name, (start, stop)) in enumerate(ends.items())}
+    return columns, parts
+
+
+def test_arrays_of_several_spaces_are_searched_as_their_direct_sum(tmp_path):
+    clips = make(30)
+    columns, parts = dicts(clips, make_queries(4, 16))
+    gallery = Gallery.from_arrays(clips[0], columns, clips[2], spaces=SPACES, path=tmp_path / "new")
+    assert torch.equal(gallery.modality_embeds(), clips[1]) and [*map(list, gallery.slices)] == SLICES
+    del parts["words"]  # in the space of titles
+    whole = torch.cat([parts["image"], parts["title"], parts["sound"]], dim=1) / math.sqrt(3)
+    expected = retrieval_scores(whole, clips[1], clips[2])
+    torch.testing.assert_close(retrieval_scores(parts, columns, clips[2], spaces=SPACES), expected)
+    weights = query_weights(whole, clips[1], clips[2])
+    torch.testing.assert_close(query_weights(parts, columns, clips[2], spaces=SPACES), weights)
+    for hits, again, scores in zip(gallery.search(parts, 30), gallery.search(whole, 30), expected, strict=True):
+        assert hits.clip_ids == again.clip_ids
+        torch.testing.assert_close(hits.scores, scores.sort(descending=True).values, rtol=0, atol=1e-6)
+    precise = {name: part.double().numpy() for name, part in parts.items()}
+    vectors = {name: column.double().numpy() for name, column in columns.items()}
+    assert retrieval_scores(precise, vectors, clips[2].numpy(), spaces=SPACES).dtype == torch.float64
+
+
+def test_widths_that_all_differ_are_spaces_of_their_own_and_equal_ones_share_a_space():
+    clips = make(20)
+    columns, parts = dicts(clips, make_queries(2, 16))
+    columns = {name: columns[name] for name in ("image", "title", "sound")}
+    mask = clips[2][:, [0, 1, 3]]
+    mask[:, 0] |= ~mask.any(1)
+    columns["image"] = normalize(torch.randn(20, 5), dim=-1)
+    gallery = Gallery.from_arrays(clips[0], columns, mask)
+    assert gallery.metadata["modality_slices"] == [[0, 5], [5, 9], [9, 16]]
+    del parts["words"]
+    by_pairs = retrieval_scores(parts, columns, mask)
+    assert gallery.search(parts, 1)[0][0].score == pytest.approx(float(by_pairs[0].max()), abs=1e-6)
+    # Two encoders of one width are told apart by `spaces`.
+    pair = {"image": columns["image"], "sound": normalize(torch.randn(20, 5), dim=-1)}
+    shared = Gallery.from_arrays(clips[0], pair)
+    assert shared.dim == 5 and "modality_slices" not in shared.metadata
+    apart = Gallery.from_arrays(clips[0], pair, spaces={"image": "a", "sound": "b"})
+    assert apart.dim == 10 and torch.equal(apart.modality_embeds()[:, 1, 5:], pair["sound"])
+    text = {"image": parts["image"], "sound": parts["image"]}
+    assert apart.search(text, 3) and shared.search({"image": parts["image"]}, 3)
+    with pytest.raises(ValueError, match="those of one space with the same components"):
+        shared.search(text, 3)
+
+
+def test_a_query_without_a_part_is_answered_as_if_its_modalities_were_left_out():
+    clips = make(90)
+    columns, parts = dicts(clips, make_queries(3, 16))
+    gallery = Gallery.from_arrays(clips[0], columns, clips[2], spaces=SPACES)
+    few = {"title": parts["title"], "sound": parts["sound"]}
+    seen = clips[2] & torch.tensor([False, True, True, True])
+    whole = torch.cat([torch.zeros(3, 5), parts["title"], parts["sound"]], dim=1) / math.sqrt(2)
+    left = seen.any(1)
+    scores = retrieval_scores(few, columns, clips[2], spaces=SPACES)
+    torch.testing.assert_close(scores[:, left], retrieval_scores(whole, clips[1][left], seen[left]))
+    assert (scores[:, ~left] == -math.inf).all() and not left.all()
+    weights = query_weights(few, columns, clips[2], spaces=SPACES)
+    torch.testing.assert_close(weights[:, left], query_weights(whole, clips[1][left], seen[left]))
+    assert (weights[:, ~left] == 0).all()
+    masked = gallery.search(whole, 90, modalities=["title", "words", "sound"])
+    for hits, same, row in zip(gallery.search(few, 90), masked, scores, strict=True):
+        assert hits.clip_ids == same.clip_ids and torch.equal(hits.scores, same.scores)
+        assert len(hits) == int(left.sum())
+        assert hits[0].score == pytest.approx(float(row.max()), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"title": torch.eye(4)[:2]}, "got {'image': (2, 5), 'words': (2, 4), 'title': (2, 4)}"),  # twice one space
+        ({"words": torch.eye(5)[:2]}, "'words': (2, 5)}"),
+        ({"title": None, "words": torch.eye(4)}, "'words': (4, 4)}"),
+        ({"image": 2 * torch.eye(5)[:2]}, "of unit norm"),
+        ({"image": torch.full((2, 5), math.nan)}, "of unit norm"),
+        ({"picture": torch.eye(5)[:2]}, "'picture': (2, 5)"),
+        ({"image": None, "words": None}, "got {}"),
+    ],
+)
+def test_parts_of_queries_that_do_not_fit_are_refused_in_a_sentence_that_says_what_exists(change, message):
+    clips = make(3)
+    columns, _ = dicts(clips, make_queries(1, 16))
+    gallery = Gallery.from_arrays(clips[0], columns, clips[2], spaces=SPACES)
+    parts = {"image": torch.eye(5)[:2], "words": torch.eye(4)[:2]} | change
+    parts = {name: part for name, part in parts.items() if part is not None}
+    for ask in (gallery.search, lambda given: retrieval_scores(given, columns, clips[2], spaces=SPACES)):
+        with pytest.raises(ValueError, match="one for each space.*There are {'image'") as raised:
+            ask(parts)
+        assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "spaces",
+    [None, {"image": "a", "title": "b", "words": "b"}, SPACES | {"other": "c"}, SPACES | {"sound": "texts"}, {}],
+)
+def test_spaces_that_do_not_say_which_modalities_share_one_are_refused(spaces):
+    names, embeds, mask = make(3)
+    columns, parts = dicts((names, embeds), make_queries(1, 16))
+    message = "`spaces` must name the space of each .* widths {'image': 5, 'title': 4"
+    with pytest.raises(ValueError, match=message):
+        Gallery.from_arrays(names, columns, mask, spaces=spaces)
+    with pytest.raises(ValueError, match=message):
+        retrieval_scores(parts, columns, mask, spaces=spaces)
