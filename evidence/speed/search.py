@@ -3,6 +3,7 @@
     python -m evidence speed search [--clips 100000] [--dim 512] [--queries 1 --queries 64] [--threads 1]
     python -m evidence speed search --device cuda [--clips 1000000]
     python -m evidence speed search --modalities 1 --modalities 2 [--clips 100000]
+    python -m evidence speed search --spaces [--clips 100000]
     python -m evidence speed search --growth 10000 --growth 1000000 [--dim 64]
 
 Searching is a call of `Gallery.search`, reported as a ratio to three plain float32 matrix products over the same
@@ -15,6 +16,9 @@ computed here; SCALAR's definition with an explicit centroid for every pair. Slo
 and their time is extrapolated: it is linear in the number of clips, like that of the products.
 
 With `--modalities`, the same for galleries of these numbers of modalities, each relative to as many matrix products.
+
+With `--spaces`, three modalities in one space of 512 dimensions, in three spaces of 512, 512 and 384 side by side, and
+the latter with the zeros written out, each relative to matrix products of its own widths; and bytes on disk a clip.
 
 On a GPU, searching is reported in milliseconds and as a share of memory bandwidth: the vectors' bytes over the time,
 divided by the bytes over the time of a sum over as much memory.
@@ -36,7 +40,7 @@ from scalar_retrieval.gallery.exact.ranking import rank
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.storage import MANIFEST
 from scalar_retrieval.modeling_scalar.model_identity import device_of_name
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores, side_by_side
 
 try:
     import faiss
@@ -108,7 +112,9 @@ def products_of(vectors: list[torch.Tensor], num_queries: int) -> Callable[[torc
         for start in range(0, len(vectors[0]), BLOCK):
             for matrix in vectors:
                 block = matrix[start : start + BLOCK]
-                torch.mm(texts, block.T, out=memory[: num_queries * len(block)].view(num_queries, -1))
+                torch.mm(
+                    texts[:, : block.shape[1]], block.T, out=memory[: num_queries * len(block)].view(num_queries, -1)
+                )
 
     return multiply
 
@@ -240,6 +246,61 @@ def measure_modalities(config: SearchConfig, folder: Path) -> None:
             print(f"{number:10} {count:8} {products:9.1f} ms {search:9.1f} ms {ratio:7.2f} x {scored:10.0f}")
 
 
+def made_spaces(
+    count: int, slices: list[list[int]], generator: torch.Generator, data: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Vectors of clips whose modalities have slices of a query's components, and a modality mask as in a mixed
+    archive."""
+    _, mask = made_clips(count, 1, generator, "random", len(slices))
+    columns = [made_vectors(data, (count, stop - start), generator) for start, stop in slices]
+    return side_by_side(columns, slices) * mask[..., None], mask
+
+
+def measure_spaces(config: SearchConfig, folder: Path) -> None:
+    """Search one space of three modalities, three spaces, and these with their zeros written out, in turns."""
+    one = [[0, 512]] * 3
+    three = [[0, 512], [512, 1024], [1024, 1408]]
+    layouts = {"one space of 512": (one, one), "three of 512, 512, 384": (three, three)}
+    layouts["three with their zeros"] = (three, [[0, 1408]] * 3)
+    galleries = {}
+    products = {}
+    print(f"{config.clips} clips, k = {K}, {config.threads} thread(s), eight bits and float16")
+    for name, (slices, stored) in layouts.items():
+        generator = torch.Generator().manual_seed(0)
+        with GalleryWriter(folder / name, "float16") as writer:
+            writer.metadata = {"modalities": list(PAPER_MODALITIES), "modality_slices": stored}
+            for start in range(0, config.clips, 16_384):
+                names = [f"clip {row}" for row in range(start, min(start + 16_384, config.clips))]
+                writer.put_clips(names, *made_spaces(len(names), slices, generator, config.data))
+            writer.commit()
+        galleries[name] = Gallery.open(folder / name)
+        size = sum(path.stat().st_size for path in (folder / name / "clips").glob("*.arrow"))
+        print(f"    {name:24} {size / config.clips:8,.0f} bytes a clip")
+        few = min(config.clips, IN_MEMORY)
+        products[name] = [torch.randn(few, stop - start) for start, stop in stored], few / config.clips
+    for count in config.queries:
+        methods: dict[str, Search] = {}
+        asked = {}
+        for name, (slices, _) in layouts.items():
+            # A query has a part for each space.
+            generator = torch.Generator().manual_seed(1)
+            parts = {start: made_vectors(config.data, (count, stop - start), generator) for start, stop in slices}
+            texts = asked[name] = torch.cat(list(parts.values()), dim=1) / len(parts) ** 0.5
+            vectors, share = products[name]
+            multiply = products_of(vectors, count)
+            methods[f"products, {name}"] = (lambda _, multiply=multiply, texts=texts: multiply(texts), share)
+            methods[name] = (lambda _, name=name, texts=texts: galleries[name].search(texts, k=K), 1.0)
+        times = run_in_turn(methods, texts)
+        print(f"{count} queries")
+        for name in layouts:
+            scored = rank(galleries[name].searcher.block, asked[name], K, "scalar").num_scored.float().median()
+            print(
+                f"    {name:24} {statistics.median(times[name]) * 1e3:8.1f} ms, "
+                f"{ratio_of(times[name], times[f'products, {name}']):5.2f} x its products, "
+                f"{ratio_of(times[name], times['one space of 512']):5.2f} x one space, {scored:.0f} scored in full"
+            )
+
+
 def measure_on_device(config: SearchConfig, folder: Path) -> None:
     """Search a gallery in the memory of a GPU."""
     device = device_of_name(config.device)
@@ -351,6 +412,8 @@ def main(config: SearchConfig) -> None:
             measure = measure_growth
         elif config.modalities:
             measure = measure_modalities
+        elif config.spaces:
+            measure = measure_spaces
         elif config.device:
             measure = measure_on_device
         measure(config, Path(folder))

@@ -108,6 +108,7 @@ class SearchConfig:
         Option("--modalities", help="Number of modalities to search with. Repeat for several."),
         _NUMBERS,
     ] = ()
+    spaces: Annotated[bool, Option("--spaces", help="Search three spaces side by side, against one.")] = False
     growth: Annotated[
         Sequence[int],
         Option("--growth", help="Size at which to measure adding and opening. Repeat for several."),
