@@ -157,7 +157,7 @@ class Gallery(Contents):
         if dtype is None:
             is_half = all(rows.dtype == torch.float16 for rows in columns.values())
             dtype = "float16" if is_half else "float32"
-        slices = slices_of_spaces({name: rows.shape[1] for name, rows in columns.items()}, spaces)
+        slices = slices_of_spaces(columns, spaces)
         if mask is not None:
             mask = torch.as_tensor(np.asarray(mask))
         # A temporary folder is deleted with the gallery, which holds its handle.

@@ -18,7 +18,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -236,12 +235,12 @@ def spaces_of(slices: Sequence[Slice]) -> list[list[int]]:
     return list(spaces.values())
 
 
-def slices_of_spaces(widths: Mapping[str, int], spaces: Mapping[str, str] | None) -> list[Slice]:
+def slices_of_spaces(columns: Mapping[str, torch.Tensor], spaces: Mapping[str, object] | None) -> list[Slice]:
     """
     Put spaces side by side: each has a part of a query's components.
 
     Args:
-        widths (`dict[str, int]`): The number of components of the vectors of each modality.
+        columns (`dict[str, torch.Tensor]`): The vectors of each modality, `(V, width)`.
         spaces (`dict[str, str]`, *optional*): The space of each modality, by any name. By default one space if all
             widths are equal, and one for each modality if all are different.
 
@@ -252,26 +251,29 @@ def slices_of_spaces(widths: Mapping[str, int], spaces: Mapping[str, str] | None
         ValueError: If some widths are equal, but not all, and `spaces` is not given; or it names other modalities, or
             the widths of a space differ.
     """
-    distinct = set(widths.values())
-    if spaces is None and len(distinct) == 1:
-        spaces = dict.fromkeys(widths, "")
-    elif spaces is None and len(distinct) == len(widths):
-        spaces = {name: name for name in widths}
+    widths = {name: column.shape[-1] for name, column in columns.items()}
+    if spaces is None and len(set(widths.values())) in (1, len(widths)):
+        spaces = widths  # a space of each width
+    named = spaces or {}
+    is_right = named.keys() == widths.keys()
     # Each space begins where the one before ends.
-    slices = {}
+    ends = {}
+    slices = []
     dim = 0
-    for name, space in (spaces or {}).items():
-        if space not in slices:
-            slices[space] = (dim, dim + widths.get(name, 0))
-            _, dim = slices[space]
-    found = {name: slices[space] for name, space in (spaces or {}).items()}
-    if {name: stop - start for name, (start, stop) in found.items()} != widths:
+    for name, width in widths.items():
+        space = named.get(name)
+        if space not in ends:
+            ends[space] = (dim, dim + width)
+            dim += width
+        is_right = is_right and ends[space][1] - ends[space][0] == width
+        slices.append(ends[space])
+    if not is_right:
         raise ValueError(
             "`spaces` must name the space of each modality, and vectors of one space have one width, such as "
             "{'image': 'clip', 'title': 'minilm', 'words': 'minilm'}; "
-            f"got {spaces} for vectors of the widths {dict(widths)}."
+            f"got {spaces} for vectors of the widths {widths}."
         )
-    return [found[name] for name in widths]
+    return slices
 
 
 def joined_queries(parts: "Mapping[str, Array]", modalities: Sequence[str], slices: Sequence[Slice]) -> torch.Tensor:
@@ -291,32 +293,37 @@ def joined_queries(parts: "Mapping[str, Array]", modalities: Sequence[str], slic
             norm is wrong.
     """
     ends = dict(zip(modalities, slices, strict=False))
-    given = {name: torch.as_tensor(part) for name, part in parts.items()}
-    first = next(iter(given.values()), torch.empty(0))
-    expected = {name: (len(first), stop - start) for name, (start, stop) in ends.items()}
-    shapes = {name: tuple(part.shape) for name, part in given.items()}
-    is_right = shapes.items() <= expected.items() and 0 < len(shapes) == len({ends[name][0] for name in shapes})
-    if not is_right or any(off_unit(part).any() for part in given.values()):
+    _, dim = max(slices, default=(0, 0))
+    first = torch.as_tensor(next(iter(parts.values()), []))
+    queries = first.new_zeros(len(first), dim)
+    shapes = {}
+    is_right = bool(parts)
+    for name, part in parts.items():
+        part = torch.as_tensor(part)
+        shapes[name] = tuple(part.shape)
+        start, stop = ends.get(name, (0, 0))
+        is_right = is_right and shapes[name] == (len(first), stop - start) and not off_unit(part).any()
+        is_right = is_right and not queries[:, start:stop].any()
+        if is_right:
+            queries[:, start:stop] = part
+    if not is_right:
         raise ValueError(
             "Queries of several parts need one for each space, of unit norm, by the name of one of its modalities. "
-            f"There are {expected}, those of one space with the same components of {ends}; got {shapes}."
+            f"These have the components {ends} of a query; got parts of the shapes {shapes}."
         )
-    _, dim = max(slices)
-    queries = first.new_zeros(len(first), dim)
-    for name, part in given.items():
-        start, stop = ends[name]
-        queries[:, start:stop] = part
-    return queries / math.sqrt(len(given))
+    return queries / math.sqrt(len(parts))
 
 
 def side_by_side(columns: Sequence[torch.Tensor], slices: Sequence[Slice]) -> torch.Tensor:
     """Put the vectors `(V, width)` of each modality into its slice of a query's components: `(V, M, D)`, zero
     elsewhere. Raises a ValueError unless all have as many vectors."""
-    if {column.shape[:-1] for column in columns} != {columns[0].shape[:1]}:
-        shapes = [tuple(column.shape) for column in columns]
-        raise ValueError(f"All modalities need as many vectors, (clips, dimensions), got the shapes {shapes}.")
+    dtype = columns[0].dtype
+    for column in columns:
+        dtype = torch.promote_types(dtype, column.dtype)
+        if column.shape[:-1] != columns[0].shape[:1]:
+            shapes = [tuple(column.shape) for column in columns]
+            raise ValueError(f"All modalities need as many vectors, (clips, dimensions), got the shapes {shapes}.")
     _, dim = max(slices)
-    dtype = reduce(torch.promote_types, [column.dtype for column in columns])
     embeds = columns[0].new_zeros(len(columns[0]), len(columns), dim, dtype=dtype)
     for place, (start, stop) in enumerate(slices):
         embeds[:, place, start:stop] = columns[place]
@@ -635,10 +642,10 @@ def make_pairs(
     # Put several spaces side by side. Queries that have no part for a modality do not see it.
     seen = True
     if isinstance(modality_embeds, Mapping):
-        columns = {name: torch.as_tensor(vectors) for name, vectors in modality_embeds.items()}
-        modalities = tuple(columns)
-        slices = slices_of_spaces({name: vectors.shape[-1] for name, vectors in columns.items()}, spaces)
-        modality_embeds = side_by_side(list(columns.values()), slices)
+        modalities = tuple(modality_embeds)
+        columns = list(map(torch.as_tensor, modality_embeds.values()))
+        slices = slices_of_spaces(dict(zip(modalities, columns, strict=True)), spaces)
+        modality_embeds = side_by_side(columns, slices)
         if isinstance(text_embeds, Mapping):
             text_embeds = joined_queries(text_embeds, modalities, slices)
             seen = torch.stack([text_embeds[:, start:stop].any() for start, stop in slices])

@@ -250,7 +250,7 @@ def test_widths_that_all_differ_are_spaces_of_their_own_and_equal_ones_share_a_s
     assert apart.dim == 10 and torch.equal(apart.modality_embeds()[:, 1, 5:], pair["sound"])
     text = {"image": parts["image"], "sound": parts["image"]}
     assert apart.search(text, 3) and shared.search({"image": parts["image"]}, 3)
-    with pytest.raises(ValueError, match="those of one space with the same components"):
+    with pytest.raises(ValueError, match="one for each space"):
         shared.search(text, 3)
 
 
@@ -278,13 +278,13 @@ def test_a_query_without_a_part_is_answered_as_if_its_modalities_were_left_out()
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"title": torch.eye(4)[:2]}, "got {'image': (2, 5), 'words': (2, 4), 'title': (2, 4)}"),  # twice one space
+        ({"title": torch.eye(4)[:2]}, "shapes {'image': (2, 5), 'words': (2, 4), 'title': (2, 4)}"),  # twice one space
         ({"words": torch.eye(5)[:2]}, "'words': (2, 5)}"),
         ({"title": None, "words": torch.eye(4)}, "'words': (4, 4)}"),
         ({"image": 2 * torch.eye(5)[:2]}, "of unit norm"),
         ({"image": torch.full((2, 5), math.nan)}, "of unit norm"),
         ({"picture": torch.eye(5)[:2]}, "'picture': (2, 5)"),
-        ({"image": None, "words": None}, "got {}"),
+        ({"image": None, "words": None}, "shapes {}"),
     ],
 )
 def test_parts_of_queries_that_do_not_fit_are_refused_in_a_sentence_that_says_what_exists(change, message):
@@ -294,7 +294,7 @@ def test_parts_of_queries_that_do_not_fit_are_refused_in_a_sentence_that_says_wh
     parts = {"image": torch.eye(5)[:2], "words": torch.eye(4)[:2]} | change
     parts = {name: part for name, part in parts.items() if part is not None}
     for ask in (gallery.search, lambda given: retrieval_scores(given, columns, clips[2], spaces=SPACES)):
-        with pytest.raises(ValueError, match="one for each space.*There are {'image'") as raised:
+        with pytest.raises(ValueError, match="one for each space.*have the components {'image': .*0, 5") as raised:
             ask(parts)
         assert message in str(raised.value)
 
