@@ -17,6 +17,7 @@ from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.gallery.querying import NothingToCompareError
 from scalar_retrieval.gallery.repair import repair
 from scalar_retrieval.gallery.store.columns import query_table
+from scalar_retrieval.hub_cards.gallery import stage_gallery
 from tests.gallery.conftest import MADE_BY
 
 NAMES = ["image", "title", "words", "sound"]
@@ -196,6 +197,23 @@ def test_embeddings_of_a_benchmark_are_read_dense_and_stored_in_slices(tmp_path)
     read.save(tmp_path / "b")
     assert Gallery.open(tmp_path / "b").slices == SLICES
     assert torch.equal(Embeddings.load(tmp_path / "b").modality_embeds, embeds)
+
+
+def test_slices_stay_when_clips_are_added_renamed_removed_and_published(tmp_path):
+    names, embeds, mask = make(30)
+    write(tmp_path / "gallery", (names, embeds, mask))
+    more = make(8, seed=3)
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.put_clips([f"new {name}" for name in more[0]], *more[1:])
+        writer.remove_clips(names[:2])
+        writer.rename_clips({names[2]: "another"})
+        writer.compact()
+    stage_gallery(tmp_path / "gallery", tmp_path / "published")
+    for folder in (tmp_path / "gallery", tmp_path / "published"):
+        gallery = Gallery.open(folder)
+        assert gallery.slices == SLICES and gallery.verify()
+        expected = torch.cat([embeds[3:], more[1], embeds[2:3]])
+        assert torch.equal(gallery.modality_embeds(), expected)
 
 
 # Dicts of vectors ----------------------------------------------------------------------------------------------------
