@@ -230,6 +230,28 @@ def test_no_score_is_above_its_bound_from_eight_bits(kind, options, slices):
     assert above[is_clip].max() <= 1e-9
 
 
+@pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
+@pytest.mark.parametrize("m", range(3))
+def test_no_score_is_above_its_bound_where_a_text_points_to_what_rounding_lost(m):
+    slices = [(0, 20), (20, 33), (0, 20)]
+    block = make_block("random", [400], 33, slices=slices)
+    start, stop = slices[m]
+    (codes,) = block.codes
+    turned = block.chunks[0][m].double() @ rotation(stop - start)
+    lost = turned - codes.codes[m].double() * codes.scale[:, None].double()
+    # Those clips whose stated error is that of this modality
+    rows = (lost.norm(dim=1) > 0.95 * codes.error).nonzero().flatten()[:50]
+    texts = make_texts(block, len(rows), 0)
+    texts[:, start:stop] = 3 * normalize(lost[rows] @ rotation(stop - start).T, dim=-1).float()
+    texts = normalize(texts, dim=-1)
+    of_one = block.with_modalities(torch.arange(3) == m)
+    truth = all_scores(of_one, texts, ScoreOptions())[0]
+    lowest = np.full(len(texts), -math.inf)
+    upper, found = ranking._screened(of_one, ranking._coded(of_one, texts), 1, lowest, ScoreOptions())
+    room = upper.numpy() - np.take_along_axis(truth, found.numpy(), axis=1)
+    assert len(rows) > 10 and room[(upper > -math.inf).numpy()].min() >= -1e-9
+
+
 @pytest.mark.parametrize("find", FINDS)
 def test_products_of_less_precision_find_the_same(find):
     block = make_block("clustered", [3000], 64, dtype="float32")
