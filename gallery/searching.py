@@ -92,17 +92,19 @@ def _best_of_files(
     return best
 
 
-def _searched(query: torch.Tensor, described: Described, modalities: Sequence[str] | None) -> tuple[str, ...]:
-    """The selected modalities of which a query `(D,)` has components: where it is zero, there is nothing to compare.
-    Raises a NothingToCompareError if there are none."""
-    names = list(modalities or described.modalities)
+def _searched(embeds: torch.Tensor, described: Described, modalities: Sequence[str] | None) -> list[tuple[str, ...]]:
+    """For each query `(Q, D)`, the selected modalities of which it has components: where it is zero, there is nothing
+    to compare. Raises a NothingToCompareError if one has none."""
+    selected = tuple(modalities or described.modalities)
+    found = [selected] * len(embeds)
     for name, (start, stop) in zip(described.modalities, described.slices, strict=False):
-        if name in names and not query[start:stop].any():
-            names.remove(name)
-    if not names:
-        selected = ", ".join(modalities or described.modalities)
-        raise NothingToCompareError(f"A query has nothing to compare with {selected}. Select another modality.")
-    return tuple(names)
+        for row in (~embeds[:, start:stop].any(1)).nonzero()[:, 0].tolist():
+            found[row] = tuple(other for other in found[row] if other != name)
+    if () in found:
+        raise NothingToCompareError(
+            f"A query has nothing to compare with {', '.join(selected)}. Select another modality."
+        )
+    return found
 
 
 def search(
@@ -214,8 +216,8 @@ def search(
     per_file = per_file and described.metadata.get(SEGMENT) is not None
     found: list[Hits] = [None] * len(texts)
     alike = defaultdict(list)
-    for row, quoted in enumerate(words):
-        alike[quoted, _searched(embeds[row], described, modalities)].append(row)
+    for row, kind in enumerate(zip(words, _searched(embeds, described, modalities), strict=True)):
+        alike[kind].append(row)
     for (quoted, names), rows in alike.items():
         chosen = replace(among, filter=among.filter.with_words(quoted), modalities=names)
         is_of_all = chosen.mask is None and chosen.inside is None and chosen.filter.is_empty
