@@ -21,7 +21,6 @@ from .exact.blocks import Block, DamagedVectorsError, block_of
 from .exact.ranking import rank
 from .filters import Allowed, ClipFacts, Filter
 from .hits import Hits, Texts
-from .querying import check_vectors
 from .searcher import Scoring, Selection, StoredClip, are_selected
 from .store.columns import embeds_of, presence_of, taken
 from .store.contents import Contents
@@ -172,7 +171,6 @@ class FolderSearcher:
         """Find the exact k best clips of each query, `(Q, D)` of unit norm: see
         [`~scalar_retrieval.gallery.searcher.Searcher`]."""
         gallery = self.gallery
-        queries = check_vectors(queries, gallery.dim)
         options = {"query_temperature": gallery.query_temperature} | gallery.calibration | scoring.options
         # What is ranked is all stored clips, also removed ones; a filter knows only the others.
         block = self._block_of(are_selected(among.modalities, gallery.modalities))

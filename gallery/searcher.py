@@ -122,7 +122,8 @@ class Searcher(Protocol):
     def __len__(self) -> int: ...
 
     def rank(self, queries: torch.Tensor, k: int, scoring: Scoring, among: Selection) -> list[Hits]:
-        """Find the exact k best clips of each query, `(Q, D)` of unit norm; says why there are none."""
+        """Find the exact k best clips of each query, `(Q, D)`, checked by
+        [`~scalar_retrieval.gallery.querying.check_vectors`]; says why there are none."""
 
     def clips(self, clip_ids: Sequence[str]) -> list[StoredClip]:
         """Read clips; raises a KeyError that names a missing one."""

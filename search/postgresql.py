@@ -37,7 +37,6 @@ from psycopg import errors, sql
 from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from scalar_retrieval.gallery.hits import Hits, Texts
-from scalar_retrieval.gallery.querying import check_vectors
 from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
 from scalar_retrieval.gallery.store.columns import check_modality
 from scalar_retrieval.gallery.store.described import (
@@ -729,7 +728,6 @@ class TableSearcher:
             DamagedTableError: the table does not have all rows of one version as they were written.
             TableError: a server does not answer.
         """
-        queries = check_vectors(queries, self.pushed.dim)
         if scoring.method != "scalar":
             raise UnsupportedError(
                 f"{self.table.name} has only the score 'scalar', got {scoring.method!r}; a folder has others."

@@ -296,10 +296,6 @@ class Block(Clips):
         """For each modality, the components of texts `(Q, D)` that its vectors have, `(Q, width)`."""
         return [text_embeds[:, start:stop] for start, stop in self.slices]
 
-    def norms(self, text_embeds: torch.Tensor) -> torch.Tensor:
-        """The norms `(M, Q)` of [`parts`]."""
-        return torch.stack([torch.linalg.vector_norm(part, dim=1) for part in self.parts(text_embeds)])
-
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
         chosen = range(self.modality_mask.shape[1]) if index is None else [index]

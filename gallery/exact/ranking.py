@@ -98,11 +98,16 @@ def _coded(block: Block, texts: torch.Tensor) -> _Coded:
     scale = (turned.abs().amax(1) / 127).clamp(min=1e-30).float()
     rounded = (turned / scale[:, None]).round()
     # What rounding lost is measured, so the bound holds for any text.
-    far = block.norms(turned - rounded * scale[:, None])
-    norm = (block.norms(turned) + far).amax(1, keepdim=True) + ROUNDING
-    lost = ((far * LONGEST + ROUNDING) / scale).amax(1, keepdim=True)
+    off = turned - rounded * scale[:, None]
+    lost = torch.empty(len(block.slices), 1)
+    norm = torch.empty_like(lost)
+    for modalities in block.spaces:
+        first = modalities[0]
+        far = torch.linalg.vector_norm(block.parts(off)[first], dim=1)
+        norm[modalities] = (torch.linalg.vector_norm(block.parts(turned)[first], dim=1) + far).amax().item() + ROUNDING
+        lost[modalities] = ((far * LONGEST + ROUNDING) / scale).amax().item()
     codes = [part.contiguous() for part in block.parts(rounded.to(torch.int8))]
-    return _Coded(codes, scale, lost.float(), norm.float())
+    return _Coded(codes, scale, lost, norm)
 
 
 def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.ndarray:
