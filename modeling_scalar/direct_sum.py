@@ -24,6 +24,7 @@ from .processing_joint_scalar import as_words
 from .scores_scalar import kind_of, unit
 
 _SIGLIP = ("siglip", "siglip2")
+_ALONE = {"video": 0, "audio": 0, "text": 0}
 _OPTIONS = {"convert_to_tensor": True, "show_progress_bar": False}
 
 
@@ -123,7 +124,7 @@ class DirectSum(InputModule):
 
     config_keys = ["routes"]
 
-    def __init__(self, encoders: Sequence[SentenceTransformer], routes: Mapping[str, int]):
+    def __init__(self, encoders: Sequence[SentenceTransformer], routes: Mapping[str, int] = _ALONE):
         super().__init__()
         self.encoders = torch.nn.ModuleList(encoders)
         self.routes = dict(routes)
@@ -151,7 +152,14 @@ class DirectSum(InputModule):
         """Return the dimension of a query."""
         return self.dim
 
-    def _number_of(self, modality: str) -> int:
+    def supports(self, modality: str) -> bool:
+        """Whether a modality is embedded."""
+        if self._number_of(modality) is None:
+            return False
+        encoder = self.encoder_of(modality)
+        return encoder.supports(kind_of(modality)) or (modality == "video" and encoder.supports("image"))
+
+    def _number_of(self, modality: str) -> int | None:
         return self.routes.get(modality, self.routes.get(kind_of(modality)))
 
     def encoder_of(self, modality: str) -> SentenceTransformer:

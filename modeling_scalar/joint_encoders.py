@@ -3,7 +3,6 @@
 Prompts, pooling and frames are read from the published files of transformers and Sentence Transformers, never guessed.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,9 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
 from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
-from .configuration_scalar import MODALITIES
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
-from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, identify
+from .media_scalar import SAMPLING_RATE
+from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, Named, identify, read_object
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
 from .scores_scalar import kind_of
@@ -25,7 +24,7 @@ _SENTENCE_CONFIG = "sentence_bert_config.json"
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 
 
-def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) -> ModelIdentity:
+def _encoder_of(model: Named | ModelIdentity, revision: str | None) -> ModelIdentity:
     encoder = identify(model, revision).cached_if_offline()
     if encoder.encoder is None:
         raise ValueError(
@@ -36,8 +35,8 @@ def _encoder_of(model: str | os.PathLike | ModelIdentity, revision: str | None) 
 
 
 def model_from_joint_encoder(
-    name_or_path: str | os.PathLike | ModelIdentity,
-    modalities: Sequence[str] = MODALITIES,
+    name_or_path: Named | ModelIdentity,
+    modalities: Sequence[str] | None = None,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     **config_kwargs: Any,
@@ -50,13 +49,15 @@ def model_from_joint_encoder(
     """
     # Check before anything is loaded, which takes long.
     encoder = _encoder_of(name_or_path, revision)
+    if modalities is None:
+        modalities = encoder.modalities
     check_modalities(modalities)
     if config_kwargs:
         check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceModel
 
-        model = ScalarSentenceModel.from_folder(encoder.name, modalities, dtype, encoder.revision, **config_kwargs)
+        model = ScalarSentenceModel.from_folder(encoder, modalities, dtype, **config_kwargs)
         model.name_or_path = encoder.name  # which an adapter names as its base
         return model
     # The published configuration, without the towers of modalities that are not wanted.
@@ -155,9 +156,20 @@ def _prompts(encoder: ModelIdentity, settings: Mapping[str, Any], tokenizer: Any
     return rendered
 
 
+def _sampling_rate(encoder: ModelIdentity) -> int:
+    """The rate in Hz at which SentenceTransformers hear sound, according to their processors."""
+    for part in encoder.parts:
+        for path in part.download().rglob("*processor_config.json"):
+            settings = read_object(path)
+            rate = settings.get("feature_extractor", settings).get("sampling_rate")
+            if rate is not None:
+                return rate
+    return SAMPLING_RATE
+
+
 def processor_from_joint_encoder(
-    name_or_path: str | os.PathLike | ModelIdentity,
-    modalities: Sequence[str] = MODALITIES,
+    name_or_path: Named | ModelIdentity,
+    modalities: Sequence[str] | None = None,
     revision: str | None = None,
     **settings: Any,
 ) -> Any:
@@ -167,17 +179,19 @@ def processor_from_joint_encoder(
     Raises:
         ValueError: If it is not a joint encoder, or a setting is out of range.
     """
-    check_modalities(modalities)
     encoder = _encoder_of(name_or_path, revision)
+    if modalities is None:
+        modalities = encoder.modalities
+    check_modalities(modalities)
     sentence_config = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor
 
-        # Of the modalities that are wanted those that its folder names, if it names any.
-        known = sentence_config.get("modality_config")
-        if known:
-            modalities = [name for name in modalities if kind_of(name) in known]
-        own = {"modalities": modalities, "max_text_length": sentence_config.get("max_seq_length")}
+        own = {
+            "modalities": [name for name in modalities if kind_of(name) == "text" or name in encoder.takes],
+            "max_text_length": sentence_config.get("max_seq_length"),
+            "sampling_rate": _sampling_rate(encoder),
+        }
         return ScalarSentenceProcessor(**own | settings)
     # The encoder's own tokenizer, feature extractor and settings of frames.
     options = {"revision": encoder.revision or "main", "trust_remote_code": False}

@@ -18,7 +18,7 @@ from . import registration  # noqa: F401
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import ScalarConfig, own_fields
 from .joint_encoders import model_from_joint_encoder, processor_from_joint_encoder
-from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, default_dtype, identify
+from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, default_dtype, identify, naming
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
@@ -36,22 +36,6 @@ _PROCESSORS = (ScalarProcessor.__name__, ScalarJointProcessor.__name__)
 # encoder are; their names end with `_head`.
 _ADDED_MODULES = ("hyperbolic", "logit_scale")
 _OPTIONAL_MODULES = (*_ADDED_MODULES, "concat_projections")  # a configuration can omit them
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Name the model in errors that libraries raise about its files, which become ValueErrors."""
-    try:
-        yield
-    except (ImportError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if isinstance(error, ValueError) and name in str(error):
-            raise
-        reason = str(error)
-        if not isinstance(error, (OSError, ValueError)):  # the message of a KeyError is only the key
-            reason = f"{type(error).__name__}: {reason}"
-        raise ValueError(f"{name} cannot be loaded: {reason}") from error
 
 
 @contextmanager
@@ -89,7 +73,7 @@ def load_config(
             f"{identity.name} must hold the {CONFIG_NAME} of a ScalarModel, got a `model_type` of "
             f"{identity.config.get('model_type')!r:.200}."
         )
-    with _naming(identity.name):
+    with naming(identity.name):
         config = AutoConfig.from_pretrained(
             identity.name, revision=identity.revision or "main", trust_remote_code=False
         )
@@ -117,7 +101,7 @@ def load_processor(name: str) -> ScalarProcessor:
             f"{identity.name} must hold a ScalarProcessor in its {PROCESSOR_NAME}, got {described!r:.200}. Save the "
             "model's processor in the same folder with `processor.save_pretrained`."
         )
-    with _naming(identity.name):
+    with naming(identity.name):
         processor = AutoProcessor.from_pretrained(identity.name, trust_remote_code=False)
     # Without any of these files transformers builds a tokenizer without words.
     files = sorted(processor.tokenizer.vocab_files_names.values())
@@ -249,7 +233,7 @@ def load_model(
             (including those of concatenation heads for `has_concat_heads=True`), or a field is unknown.
     """
     identity = identify(name_or_path)
-    with _naming(identity.name):
+    with naming(identity.name):
         identity = identity.cached_if_offline()
         if device is not None and dtype is None:
             dtype = default_dtype(identity, device)

@@ -1,6 +1,7 @@
 """What options of commands name: a model, its device and its precision.
 
-A model is identified from its small files, without reading weights or running code. The libraries torch and
+A model is identified from its small files, without reading weights or running code; so are encoders that stand side by
+side, as in `openai/clip-vit-base-patch32+laion/clap-htsat-unfused`. The libraries torch and
 transformers, which take seconds to import, are imported where they are needed: a name that is wrong is refused before,
 and a query to a gallery of [`LIGHT`] needs no transformers.
 """
@@ -10,6 +11,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -36,9 +39,27 @@ LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
 
 _HUB_TIMEOUT = 2.0  # seconds
 _ROUTER_CONFIG = "router_config.json"
+_SENTENCE_CONFIG = "sentence_bert_config.json"
 _LARGEST_JSON = 50_000_000  # bytes
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_LIGHT_NAMES = (LIGHT, "all-minilm-l6-v2")  # its own, and that of its text encoder
+_HUB_ID = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
+# What somebody may mean by a name that is no Hub id
+_MEANT = {
+    LIGHT: LIGHT,
+    "all-minilm-l6-v2": LIGHT,  # its text encoder
+    "clip": "openai/clip-vit-base-patch32",
+    "siglip": "google/siglip2-base-patch16-224",
+    "siglip2": "google/siglip2-base-patch16-224",
+    "clap": "laion/clap-htsat-unfused",
+}
+# What encoders embed, by their `model_type`, and by their class in Sentence Transformers; others embed texts.
+_KINDS = {
+    "clip": ("image", "text"),
+    "siglip": ("image", "text"),
+    "siglip2": ("image", "text"),
+    "clap": ("audio", "text"),
+    "CLIPModel": ("image", "text"),
+    "PictureTagger": ("image", "video"),
+}
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 # Files that determine embeddings, in addition to weights.
 _CONFIGS = (
@@ -51,13 +72,35 @@ _CONFIGS = (
     "modules.json",
     "preprocessor_config.json",
     _ROUTER_CONFIG,
-    "sentence_bert_config.json",
+    _SENTENCE_CONFIG,
     "video_preprocessor_config.json",
 )
 
 
+Named = str | os.PathLike | Sequence[str] | Mapping[str, str]
+"""How a model is named, see [`identify`]."""
+
+
 class NoModelError(FileNotFoundError, ValueError):
     """There is no model at the given folder or Hub id."""
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Name the model in errors that libraries raise about its files, which become ValueErrors."""
+    import torch
+
+    try:
+        yield
+    except (ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and name in str(error):
+            raise
+        reason = str(error)
+        if not isinstance(error, (OSError, ValueError)):  # the message of a KeyError is only the key
+            reason = f"{type(error).__name__}: {reason}"
+        raise ValueError(f"{name} cannot be loaded: {reason}") from error
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -99,22 +142,30 @@ def _sha256_of_version(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense` or
-    `text_0_Transformer`."""
+    """The files of a saved model, in its folder and in those that Sentence Transformers numbers, as `2_Dense`,
+    `text_0_Transformer` or `0_encoder/1_Pooling`."""
     files = []
-    for part in (folder, *folder.glob("*[0-9]_*")):
-        for pattern in patterns:
-            files += part.glob(pattern)
+    for pattern in patterns:
+        files += folder.glob(pattern)
+    for part in folder.glob("*[0-9]_*"):
+        files += _files(part, patterns)
     return sorted(files)
+
+
+def _weights_of(folder: Path) -> list[Path]:
+    weights = _files(folder, _WEIGHTS)
+    if not weights:
+        raise FileNotFoundError(
+            f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}. Weights of other formats are not "
+            "read; on the Hub another revision may have them, which is named as USER/NAME@REVISION."
+        )
+    return weights
 
 
 def _digests(folder: Path, *others: str) -> dict[str, str]:
     """The SHA-256 of the safetensors files of a model, and of files of other names, by their path in the folder."""
-    weights = _files(folder, _WEIGHTS)
-    if not weights:
-        raise FileNotFoundError(f"{str(folder)!r} holds no model: no file like {' or '.join(_WEIGHTS)}.")
     digests = {}
-    for path in (*weights, *_files(folder, others)):
+    for path in (*_weights_of(folder), *_files(folder, others)):
         # Cached as long as the file does not change: weights are large, and several names may refer to them.
         stat = path.stat()
         digest = _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
@@ -150,6 +201,8 @@ class ModelIdentity:
         name (`str`): The absolute folder, or the Hub id.
         revision (`str`, *optional*): The revision on the Hub.
     """
+
+    routes: dict[str, int] | None = None  # of encoders side by side
 
     def __init__(self, name: str, revision: str | None = None):
         self.name = name
@@ -227,9 +280,82 @@ class ModelIdentity:
         is_known = family in list(FAMILIES)  # a list compares what a dictionary could not hold
         if is_known and (modules is None or self._is_plain(modules)):
             return family
-        if modules is None:
+        if modules is None and family not in list(_KINDS):
             return None
         return SENTENCE_TRANSFORMERS
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """What a published encoder embeds, of `"text"`, `"image"`, `"video"` and `"audio"`."""
+        known = ("text", "image", "video", "audio")
+        modules = self.file("modules.json")
+        if modules is None:
+            return frozenset(_KINDS.get(self.config.get("model_type"), known))
+        first = read_object(modules, list)[0]
+        return frozenset(self._kinds_of(first["type"], first.get("path", ""))).intersection(known)
+
+    def _kinds_of(self, module: str, folder: str) -> Sequence[str]:
+        """What a module of Sentence Transformers embeds, whose files are in a folder."""
+        module = module.rpartition(".")[2]
+        place = f"{folder}/" if folder else ""
+        if module == "Router":
+            router = self.read(f"{place}{_ROUTER_CONFIG}")
+            kinds = []
+            for first, *_ in router["structure"].values():
+                kinds += self._kinds_of(router["types"][first], f"{place}{first}")
+            return kinds
+        if module == "DirectSum":
+            return ["text", *self.read(f"{place}{CONFIG_NAME}")["routes"]]
+        settings = self.read(f"{place}{_SENTENCE_CONFIG}")
+        return _KINDS.get(module) or [*settings.get("modality_config", ("text",))]
+
+    @property
+    def takes(self) -> list[str]:
+        """What an encoder embeds beside others: pictures and sound, or texts if it embeds nothing else."""
+        if self.kinds == {"text"}:
+            return ["text"]
+        names = []
+        if self.kinds & {"image", "video"}:
+            names.append("video")
+        if "audio" in self.kinds:
+            names.append("audio")
+        return names
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether an encoder is meant for the texts of clips, unlike CLIP, whose texts are queries."""
+        return self.takes != ["audio"] and (self.takes != ["video"] or "video" in self.kinds)
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """
+        The modalities that a published encoder embeds if none are named.
+
+        Raises:
+            ValueError: If it embeds texts alone.
+        """
+        from .scores_scalar import PAPER_MODALITIES
+
+        if self.takes == ["text"]:
+            raise ValueError(
+                f"{self.name} embeds texts alone. Name it beside an encoder of pictures or sound, as in "
+                f"{_MEANT['clip']}+{self.name}."
+            )
+        if self.reads_texts:
+            return PAPER_MODALITIES
+        return tuple(self.takes)
+
+    @property
+    def exact_name(self) -> str:
+        """Its name, with the revision that was downloaded from the Hub."""
+        if self.commit is None:
+            return self.name
+        return f"{self.name}@{self.commit}"
+
+    @property
+    def parts(self) -> "list[ModelIdentity]":
+        """The encoders that stand side by side, or this one alone."""
+        return [self]
 
     def _is_plain(self, modules_path: Path) -> bool:
         """Whether Sentence Transformers only averages the encoder's tokens."""
@@ -320,7 +446,7 @@ class ModelIdentity:
         """The commit loaded from the Hub, `None` for a folder."""
         if self.is_folder:
             return None
-        path = self.file(CONFIG_NAME)
+        path = self.file(CONFIG_NAME) or self.file("modules.json")
         return path and path.parent.name  # the cache stores each commit in a folder of its name
 
     @cached_property
@@ -338,7 +464,7 @@ class ModelIdentity:
         digests: dict[str, Any] = _digests(self.download(), *_CONFIGS)
         if self.base is not None:
             digests[ADAPTER_CONFIG] = self.adapter
-            if self.base.is_folder:  # independent of the folder's path
+            if self.base.is_folder or len(self.base.parts) > 1:  # independent of a folder's path
                 digests[ADAPTER_CONFIG] = self.adapter | {"base_model_name_or_path": self.base.fingerprint}
         return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
@@ -353,18 +479,129 @@ class ModelIdentity:
         return _digests(self.download())
 
 
+class DirectSumIdentity(ModelIdentity):
+    """
+    Published encoders with spaces of their own, side by side; see [`~direct_sum.DirectSum`].
+
+    Args:
+        names (`list[str]`): A folder, a Hub id or [`LIGHT`] for each.
+        chosen (`dict[str, str]`, *optional*): The encoder of each modality by its name. By default the one that sees
+            embeds pictures, the one that hears sound, and one of texts alone all texts, else the one that sees.
+
+    Raises:
+        ValueError: If one is named twice or is no such encoder, or two embed the same.
+    """
+
+    is_folder = False
+    encoder = SENTENCE_TRANSFORMERS
+
+    def __init__(self, names: Sequence[str], chosen: Mapping[str, str] | None = None):
+        self._parts: dict[str, ModelIdentity] = {}
+        numbers = {}
+        for number, name in enumerate(names):
+            part = identify(name)
+            known = LIGHT if is_light(name) else part.name
+            if part.revision is not None:
+                known += f"@{part.revision}"
+            if known in self._parts or "+" in known:
+                raise ValueError(
+                    f"Encoders side by side have different names without a `+`, got {known!r} in {names}."
+                )
+            if part.encoder is None:
+                raise ValueError(
+                    f"{known} cannot stand beside other encoders: it is neither a model such as CLIP or CLAP nor a "
+                    "Sentence Transformers folder with a modules.json."
+                )
+            if part.is_folder:
+                _weights_of(part.download())
+            self._parts[known] = part
+            numbers[name] = number
+        super().__init__("+".join(self._parts))
+        if chosen is None:
+            self.routes = self._find_routes()
+        else:
+            self.routes = {modality: numbers[name] for modality, name in chosen.items()}
+
+    def _find_routes(self) -> dict[str, int]:
+        names = list(self._parts)
+        routes: dict[str, int] = {}
+        for number, part in enumerate(self.parts):
+            for modality in part.takes:
+                if modality in routes:
+                    raise ValueError(
+                        f"{names[routes[modality]]} and {names[number]} would both embed {modality}. Leave out one."
+                    )
+                routes[modality] = number
+        return {"text": routes.get("video", 0)} | routes
+
+    @property
+    def parts(self) -> list[ModelIdentity]:
+        """The encoders."""
+        return list(self._parts.values())
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What the encoders embed."""
+        return frozenset().union(*(part.kinds for part in self.parts))
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """The modalities that are embedded if none are named."""
+        from .scores_scalar import PAPER_MODALITIES
+
+        named = set(self.routes)
+        if any(part.reads_texts for part in self.parts):
+            named.add("subtitle")
+        return tuple(name for name in PAPER_MODALITIES if name in named)
+
+    @property
+    def exact_name(self) -> str:
+        """Its name with the revisions that were downloaded."""
+        return "+".join(part.exact_name for part in self.parts)
+
+    def file(self, name: str) -> None:
+        """Return `None`, as there is no file of all encoders."""
+
+    def download(self) -> Path:
+        """Download all encoders; returns the name by which [`identify`] finds them."""
+        for part in self.parts:
+            part.download()
+        return Path(self.name)
+
+    def cached_if_offline(self) -> ModelIdentity:
+        """Return this one, as each encoder is looked for by itself."""
+        return self
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the fingerprints of all encoders, and of what each embeds."""
+        content = [self.routes, *(part.fingerprint for part in self.parts)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """The SHA-256 of every safetensors file, by the number of its encoder and its path in the folder."""
+        digests = {}
+        for number, part in enumerate(self.parts):
+            for path, digest in part.weights.items():
+                digests[f"{number}/{path}"] = digest
+        return digests
+
+
 def is_light(model: "str | os.PathLike | ModelIdentity") -> bool:
     """Whether this names [`LIGHT`], and not a folder of that name."""
     return model == LIGHT and not Path(LIGHT).is_dir()
 
 
-def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = None) -> ModelIdentity:
+def identify(model: "Named | ModelIdentity", revision: str | None = None) -> ModelIdentity:
     """
     Identify the model of a name or folder: its content, location and base.
 
     Args:
-        model (`str`): A folder, a Hub id, or [`LIGHT`]; an identity is returned unchanged.
-        revision (`str`, *optional*): The revision on the Hub.
+        model (`str`): A folder, a Hub id, perhaps with `@REVISION`, or [`LIGHT`]; or several of these, for encoders
+            side by side: `A+B`, a list, or a dictionary with the encoder of each modality. An identity is returned
+            unchanged.
+        revision (`str`, *optional*): The revision on the Hub of a single one.
 
     Raises:
         NoModelError: If the path is a file, or the folder does not exist and the name is not a valid Hub id, which
@@ -374,6 +611,10 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     # An identity, the built-in model, a folder, or a repository.
     if isinstance(model, ModelIdentity):
         return model
+    if isinstance(model, Mapping):
+        return DirectSumIdentity(list(dict.fromkeys(model.values())), model)
+    if isinstance(model, list | tuple):
+        return DirectSumIdentity(model)
     if is_light(model):
         from .light_model import light_folder
 
@@ -383,12 +624,17 @@ def identify(model: "str | os.PathLike | ModelIdentity", revision: str | None = 
     # Otherwise it must be a Hub id; a wrong path is refused without asking the Hub.
     if os.path.exists(model):
         raise NoModelError(f"{model} is a file. Give the folder of a model or adapter, or its Hub id.")
-    if not _HUB_ID.fullmatch(str(model)):
-        hint = f" Did you mean {LIGHT!r}?" if get_close_matches(str(model).lower(), _LIGHT_NAMES, n=1) else ""
+    name = os.fspath(model)
+    if "+" in name:
+        return DirectSumIdentity(name.split("+"))
+    found = _HUB_ID.fullmatch(name)
+    if found is None:
+        meant = get_close_matches(name.lower(), _MEANT, n=1)
+        hint = f" Did you mean {_MEANT[meant[0]]!r}?" if meant else ""
         raise NoModelError(
-            f"There is no model folder {str(model)[:200]!r}, and this is not a valid Hub id, USER/NAME.{hint}"
+            f"There is no model folder {name[:200]!r}, and this is not a valid Hub id, USER/NAME.{hint}"
         )
-    return ModelIdentity(str(model), revision)
+    return ModelIdentity(found[1], found[2] or revision)
 
 
 # Devices and plugins ------------------------------------------------------------------------------------------------
@@ -463,4 +709,5 @@ __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "LIGHT_MODALITIES", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity",
     "NoModelError", "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "is_light",
     "part_of", "read_object", "model_summary",
+    "DirectSumIdentity", "Named", "naming",
 ]  # fmt: skip

@@ -86,8 +86,17 @@ class JointEncoderModel(ScalarRetrievalModel):
     def add_heads(self) -> None:
         """Add a head for queries and for each modality. Before they are trained they change nothing."""
         self.config.has_heads = True
-        for name in ("text", *self.config.modalities):
-            setattr(self, f"{name}_head", ScalarResidualHead(self.config.projection_dim))
+        self.text_head = ScalarResidualHead(self.config.projection_dim)
+        for name in self.config.modalities:
+            start, stop = self.slice_of(name)
+            setattr(self, f"{name}_head", ScalarResidualHead(stop - start))
+
+    def slice_of(self, name: str) -> tuple[int, int]:
+        """Return the start and the stop of the components that may differ from zero: all of a query, `"text"`."""
+        slices = self.config.modality_slices
+        if slices is None or name == "text":
+            return 0, self.config.projection_dim
+        return tuple(slices[self.config.modalities.index(name)])
 
     # Embeddings ---------------------------------------------------------------------------------------------------
 
@@ -112,7 +121,9 @@ class JointEncoderModel(ScalarRetrievalModel):
         """
         embeds = unit(vectors[..., : self.config.projection_dim])
         if self.config.has_heads:
-            embeds = unit(getattr(self, f"{name}_head")(embeds))
+            start, stop = self.slice_of(name)
+            mapped = unit(getattr(self, f"{name}_head")(embeds[..., start:stop]))
+            embeds = nn.functional.pad(mapped, (start, self.config.projection_dim - stop))
         return embeds
 
     @can_return_tuple

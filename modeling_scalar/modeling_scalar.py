@@ -251,14 +251,19 @@ class ScalarModel(ScalarRetrievalModel):
         return in_package("composing").compose(vision, audio, text, **config_kwargs)
 
     @staticmethod
-    def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> ScalarRetrievalModel:
+    def from_joint_encoder(
+        name_or_path: str | os.PathLike | list[str] | dict[str, str], **options: Any
+    ) -> ScalarRetrievalModel:
         """
-        Build a model on a public encoder of text, video and audio, in evaluation mode; no training is needed.
+        Build a model on a public encoder of text, video and audio, or on encoders side by side, in evaluation mode; no
+        training is needed.
 
         Args:
-            name_or_path (`str`): `"google/embeddinggemma-2"`, or any multimodal SentenceTransformer.
-            **options: `modalities`, by default all (parts for other modalities are not loaded); `dtype`, by default
-                that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
+            name_or_path (`str`): `"google/embeddinggemma-2"`, any multimodal SentenceTransformer, or a CLIP, SigLIP or
+                CLAP. Several stand side by side, as a list, or as a dictionary with the encoder of each modality:
+                `{"video": "openai/clip-vit-base-patch32", "title": "sentence-transformers/all-MiniLM-L6-v2"}`.
+            **options: `modalities`, by default what the encoder is meant for (parts for others are not loaded);
+                `dtype`, by default that of the checkpoint; `revision`; and fields of [`ScalarJointConfig`].
         """
         return in_package("joint_encoders").model_from_joint_encoder(name_or_path, **options)
 

@@ -209,7 +209,9 @@ class ScalarProcessor(ProcessorMixin):
         super().__init__(image_processor, feature_extractor, tokenizer)
 
     @staticmethod
-    def from_joint_encoder(name_or_path: str | os.PathLike, **options: Any) -> "ScalarProcessor":
+    def from_joint_encoder(
+        name_or_path: str | os.PathLike | list[str] | dict[str, str], **options: Any
+    ) -> "ScalarProcessor":
         """Build the processor for [`ScalarModel.from_joint_encoder`] with its `options` and processor settings."""
         return in_package("joint_encoders").processor_from_joint_encoder(name_or_path, **options)
 
@@ -251,8 +253,8 @@ class ScalarProcessor(ProcessorMixin):
 
         Args:
             video: A path, uint8 frames (see [`to_frames`]), or `None`. A picture is a clip of one frame.
-            audio: A path, a waveform at 16 kHz or with its rate (see [`to_waveform`]), `None`, or `FROM_VIDEO` for the
-                track of the video file, if `video` is a path.
+            audio: A path, a waveform at `sampling_rate` or with its rate (see [`to_waveform`]), `None`, or
+                `FROM_VIDEO` for the track of the video file, if `video` is a path.
             subtitle: A text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO` for the file next to the
                 video (`find_sidecar`) or else the text track inside, if `video` is a path.
             texts (`dict[str, str]`, *optional*): Texts of further modalities by name; empty or None is absent.

@@ -1,4 +1,4 @@
-"""SCALAR on any multimodal model of Sentence Transformers, with the modalities that the model supports.
+"""SCALAR on models of Sentence Transformers, one or several side by side, with the modalities that they support.
 
 The library prepares its own inputs, so the processor passes on decoded frames, samples and the bytes of texts. For
 programs: the library is imported only here, and none of it is saved with a model.
@@ -18,17 +18,19 @@ from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import check_whole
 from .media_scalar import SAMPLING_RATE
+from .model_identity import ModelIdentity, Named, identify, naming
 from .modeling_joint_scalar import JointEncoderModel
-from .processing_joint_scalar import ScalarJointProcessor, as_words
+from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import Clip, ScalarProcessor, take_frames
 from .scores_scalar import kind_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from .direct_sum import DirectSum
+
 logger = logging.get_logger(__name__)
 
-_KINDS = ("video", "audio", "text")  # names of modalities in Sentence Transformers
 _TEXT_INPUTS = ("input_ids", "attention_mask")
 
 
@@ -47,49 +49,43 @@ def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_sequence(rows, batch_first=True), pad_sequence(mask, batch_first=True)
 
 
-def supported_modalities(encoder: "SentenceTransformer", name: str, wanted: Iterable[str]) -> list[str]:
-    """Return the requested modalities that an encoder supports, with a warning about the others.
+def _from_bytes(numbers: torch.Tensor, mask: torch.Tensor) -> list[str]:
+    """Decode what [`_to_bytes`] encoded: the library has tokenizers of its own."""
+    return [
+        bytes(row[is_byte].tolist()).decode() for row, is_byte in zip(numbers.cpu(), mask.bool().cpu(), strict=True)
+    ]
+
+
+def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]) -> list[str]:
+    """Return the requested modalities that encoders support, with a warning about the others.
 
     Raises:
-        ValueError: If it does not embed texts or any requested modality, or pictures but no videos.
+        ValueError: If one does not embed texts, or none of them any requested modality.
     """
-    if not encoder.supports("text"):
-        raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
-    # Audio is read at one rate only; a `Router` has a processor for each route, or none.
-    supports = {kind: encoder.supports(kind) for kind in _KINDS}
-    for module in encoder.modules():
-        extractor = getattr(getattr(module, "processor", None), "feature_extractor", None)
-        rate = getattr(extractor, "sampling_rate", SAMPLING_RATE)
-        if supports["audio"] and rate != SAMPLING_RATE:
-            logger.warning(f"{name} expects audio at {rate} Hz, but it is read at {SAMPLING_RATE} Hz.")
-            supports["audio"] = False
-    # Frames are passed as a video: an encoder of single pictures, such as CLIP, would see nothing of a clip.
-    if "video" in wanted and encoder.supports("image") and not supports["video"]:
-        raise ValueError(
-            f"{name} embeds single pictures, but no videos; it supports {encoder.modalities}. Use an encoder of "
-            "videos, such as google/embeddinggemma-2."
-        )
-    # What it does not support is absent in every clip.
+    for encoder in encoders.encoders:
+        if not encoder.supports("text"):
+            raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
+    # What they do not support is absent in every clip.
     supported = []
     others = []
     for modality in wanted:
-        if supports[kind_of(modality)]:
+        if encoders.supports(modality):
             supported.append(modality)
         else:
             others.append(modality)
     if others:
         logger.warning(f"{name} does not support {', '.join(others)}, which is left out of every clip.")
     if not supported:
-        raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoder.modalities}.")
+        raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoders.modalities}.")
     return supported
 
 
 class ScalarSentenceModel(JointEncoderModel):
     """
-    Text-to-video retrieval with a multimodal SentenceTransformer, made by [`ScalarModel.from_joint_encoder`].
+    Text-to-video retrieval with SentenceTransformers, made by [`ScalarModel.from_joint_encoder`].
 
-    Queries and clips are embedded by its own `encode_query` and `encode_document`, with its own prompts and pooling,
-    without gradients. It is not saved: its original folder is the model.
+    Queries and clips are embedded by their own `encode_query` and `encode_document`, with their own prompts and
+    pooling, without gradients. It is not saved: the original folders are the model.
 
     Its inputs are `video_frames` (`list` of uint8 `np.ndarray` of shape `(frames, height, width, 3)`),
     `audio_waveforms` (`list` of float32 `np.ndarray` of shape `(samples,)`), one per clip (any value if absent), and
@@ -97,47 +93,57 @@ class ScalarSentenceModel(JointEncoderModel):
 
     Args:
         config ([`ScalarJointConfig`]): A configuration without a `backbone_config`.
-        encoder (`SentenceTransformer`): The encoder with its weights.
+        encoders ([`~direct_sum.DirectSum`]): The encoders with their weights.
     """
 
-    def __init__(self, config: ScalarJointConfig, encoder: "SentenceTransformer"):
+    def __init__(self, config: ScalarJointConfig, encoders: "DirectSum"):
         super().__init__(config)
         self.add_score_modules()
         self.post_init()
-        self.encoder = encoder  # after the modules that are initialised
+        self.encoders = encoders  # after the modules that are initialised
+
+    @property
+    def encoder(self) -> "SentenceTransformer":
+        """The SentenceTransformer, which can be saved as such; one that holds all if several stand side by side."""
+        from sentence_transformers import SentenceTransformer
+
+        if len(self.encoders.encoders) == 1:
+            return self.encoders.encoders[0]
+        return SentenceTransformer(modules=[self.encoders], device=str(self.device))
 
     @classmethod
     def from_folder(
         cls,
-        name: str,
-        modalities: Iterable[str] = MODALITIES,
+        name: Named | ModelIdentity,
+        modalities: Iterable[str],
         dtype: torch.dtype | None = None,
-        revision: str | None = None,
         **config_kwargs: Any,
     ) -> "ScalarSentenceModel":
         """
-        Load a SentenceTransformer; no code of its folder runs.
+        Load SentenceTransformers; no code of their folders runs.
 
         Args:
-            name (`str`): A folder or a Hub id.
-            modalities, dtype, revision, config_kwargs: See [`ScalarModel.from_joint_encoder`].
+            name (`str`): A folder or a Hub id, or several; see [`~model_identity.identify`].
+            modalities, dtype, config_kwargs: See [`ScalarModel.from_joint_encoder`].
 
         Raises:
             ModuleNotFoundError: If Sentence Transformers is not installed.
-            ValueError: If it does not embed texts or any requested modality.
+            ValueError: If one cannot be loaded or does not embed texts, or none embeds any requested modality.
         """
         from scalar_retrieval.commands.extras import naming_extras
 
         with naming_extras():
-            from sentence_transformers import SentenceTransformer
-        from .picture_tagger import TAGGER, PictureTagger  # the only class beside the library's own
+            from .direct_sum import DirectSum, load_encoder
 
-        # Only the library's own modules and one of this package, never code of the folder.
-        options: dict[str, Any] = {"device": "cpu", "revision": revision, "trust_remote_code": False}
-        if dtype is not None:
-            options["model_kwargs"] = {"dtype": dtype}
-        encoder = SentenceTransformer._load_with_module_classes(name, {TAGGER: PictureTagger}, **options)
-        return cls.from_encoder(encoder, name, modalities, **config_kwargs)
+        identity = identify(name)
+        options = {} if dtype is None else {"dtype": dtype}
+        encoders = []
+        for part in identity.parts:
+            with naming(part.name):
+                encoders.append(load_encoder(str(part.download()), **options))
+        if identity.routes is None:
+            return cls.from_encoder(encoders[0], identity.name, modalities, **config_kwargs)
+        return cls._of(DirectSum(encoders, identity.routes), identity.name, modalities, config_kwargs)
 
     @classmethod
     def from_encoder(
@@ -148,10 +154,29 @@ class ScalarSentenceModel(JointEncoderModel):
         **config_kwargs: Any,
     ) -> "ScalarSentenceModel":
         """Build a model on a loaded SentenceTransformer; see `from_folder`."""
-        # Of the modalities that are wanted, those that it supports.
-        fields = {"projection_dim": encoder.get_embedding_dimension()} | config_kwargs
-        supported = supported_modalities(encoder, name, modalities)
-        return cls(ScalarJointConfig(modalities=supported, **fields), encoder).eval()
+        from .direct_sum import DirectSum
+
+        # A saved direct sum has one module.
+        encoders = next(encoder.children(), None)
+        if not isinstance(encoders, DirectSum):
+            encoders = DirectSum([encoder])
+        return cls._of(encoders, name, modalities, config_kwargs)
+
+    @classmethod
+    def _of(
+        cls, encoders: "DirectSum", name: str, modalities: Iterable[str], config_kwargs: dict[str, Any]
+    ) -> "ScalarSentenceModel":
+        # Of the modalities that are wanted, those that are supported.
+        supported = supported_modalities(encoders, name, modalities)
+        fields = {"projection_dim": encoders.dim} | config_kwargs
+        if len(encoders.encoders) > 1:
+            fields["modality_slices"] = [encoders.slice_of(modality) for modality in supported]
+            if fields["projection_dim"] != encoders.dim:
+                raise ValueError(
+                    f"`projection_dim` shortens the vectors of a single encoder; of {name} it must be {encoders.dim}, "
+                    f"got {fields['projection_dim']}."
+                )
+        return cls(ScalarJointConfig(modalities=supported, **fields), encoders).eval()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Not supported: the model is only the published encoder."""
@@ -159,7 +184,7 @@ class ScalarSentenceModel(JointEncoderModel):
 
     def get_input_embeddings(self) -> torch.nn.Module:
         """Return the embeddings of tokens; a NotImplementedError if the encoder exposes none."""
-        network = self.encoder.transformers_model
+        network = self.encoders.encoders[0].transformers_model
         if network is None:
             return super().get_input_embeddings()
         return network.get_input_embeddings()
@@ -168,38 +193,22 @@ class ScalarSentenceModel(JointEncoderModel):
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
         return _inputs_of(name)
 
-    def _texts(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> list[str | dict[str, str]]:
-        """The texts, marked as such where the library would take them for the address of a file, and open it."""
-        from sentence_transformers.base.modality import infer_modality
-
-        # The processor passes a text as its bytes: the library has a tokenizer of its own.
-        tokenizer = getattr(self.encoder, "tokenizer", None)
-        texts = []
-        for row, mask in zip(input_ids.cpu(), attention_mask.bool().cpu(), strict=True):
-            text = as_words(bytes(row[mask].tolist()).decode(), tokenizer)
-            if infer_modality(text) != "text":
-                text = {"text": text}
-            texts.append(text)
-        return texts
-
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""
-        texts = self._texts(inputs["input_ids"], inputs["attention_mask"])
-        embeds = self.encoder.encode_query(texts, convert_to_tensor=True, show_progress_bar=False)
-        return BaseModelOutputWithPooling(pooler_output=embeds.clone())  # a tensor like any other
+        texts = _from_bytes(inputs["input_ids"], inputs["attention_mask"])
+        return BaseModelOutputWithPooling(pooler_output=self.encoders.encode_queries(texts))
 
     def encode_rows(self, name: str, inputs: Mapping[str, Any]) -> torch.Tensor:
         """Embed one modality of clips that all have it; see [`JointEncoderModel`]."""
-        options: dict[str, Any] = {"convert_to_tensor": True, "show_progress_bar": False}
         # In the forms that the library expects of each modality.
         if name == "video":
             items = [torch.from_numpy(frames).permute(0, 3, 1, 2) for frames in inputs["video_frames"]]
-            options["processing_kwargs"] = {"video": {"do_sample_frames": False}}  # they were chosen by the processor
         elif name == "audio":
-            items = [{"array": waveform, "sampling_rate": SAMPLING_RATE} for waveform in inputs["audio_waveforms"]]
+            rate = self.encoders.sampling_rate
+            items = [{"array": waveform, "sampling_rate": rate} for waveform in inputs["audio_waveforms"]]
         else:
-            items = self._texts(inputs[f"{name}_input_ids"], inputs[f"{name}_attention_mask"])
-        return self.encoder.encode_document(items, **options).clone()
+            items = _from_bytes(inputs[f"{name}_input_ids"], inputs[f"{name}_attention_mask"])
+        return self.encoders.encode_clips(name, items)
 
 
 class ScalarSentenceProcessor(ScalarJointProcessor):
@@ -211,7 +220,10 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         modalities (`list[str]`): The modalities to prepare; others are not read.
         max_text_length (`int`, *optional*): Number of tokens of a text that the encoder reads, if its folder says.
             Longer texts are passed to it unchanged.
+        sampling_rate (`int`): The rate in Hz at which sound is read.
     """
+
+    sampling_rate = SAMPLING_RATE  # an attribute, unlike in other processors
 
     def __init__(
         self,
@@ -220,6 +232,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         max_audio_seconds: float = 30,
         modalities: Iterable[str] = MODALITIES,
         max_text_length: int | None = None,
+        sampling_rate: int = SAMPLING_RATE,
     ):
         check_whole(num_frames=num_frames, num_train_frames=num_train_frames)
         self.num_frames = num_frames
@@ -228,6 +241,7 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
         self.modalities = list(modalities)
         check_modalities(self.modalities)
         self.max_text_length = max_text_length
+        self.sampling_rate = sampling_rate
         self.presence = "honest"
         ProcessorMixin.__init__(self)
 

@@ -27,6 +27,7 @@ from scalar_retrieval.modeling_scalar import (
     load_model,
 )
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.direct_sum import DirectSum
 from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import patch_grid
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words
 from scalar_retrieval.modeling_scalar.sentence_encoders import (
@@ -203,10 +204,15 @@ class Routes(torch.nn.Module):
     def supports(self, modality):
         return modality in self.modalities
 
+    def get_embedding_dimension(self):
+        return 3
 
-@pytest.mark.parametrize(("rate", "expected"), [(16_000, ["video", "audio"]), (48_000, ["video"])])
-def test_the_sampling_rate_of_a_route_decides_whether_sound_is_embedded(rate, expected):
-    assert supported_modalities(Routes(rate), "routes", ["video", "audio"]) == expected
+
+@pytest.mark.parametrize("rate", [16_000, 48_000])
+def test_sound_is_read_at_the_rate_of_the_route_that_hears(rate):
+    encoders = DirectSum([Routes(rate)])
+    assert encoders.sampling_rate == rate
+    assert supported_modalities(encoders, "routes", ["video", "audio"]) == ["video", "audio"]
 
 
 def test_a_folder_that_sentence_transformers_saved_is_the_same_encoder(folders, joint, reference):
