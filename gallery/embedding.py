@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
-
 from .decoding import Stop
 from .store.columns import unit_vectors
 
@@ -39,7 +37,7 @@ def check_reading(batch_size: int, num_workers: int) -> None:
 
 def modalities_option(identity: "ModelIdentity", modalities: Sequence[str] | None) -> dict[str, Any]:
     """The option of `load_model` with which a model embeds these modalities; none if the model defines its own."""
-    if identity.kind != "encoder" or tuple(modalities or PAPER_MODALITIES) == PAPER_MODALITIES:
+    if identity.kind != "encoder" or not modalities:
         return {}
     return {"modalities": list(modalities)}
 

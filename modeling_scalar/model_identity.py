@@ -346,13 +346,6 @@ class ModelIdentity:
         return tuple(self.takes)
 
     @property
-    def exact_name(self) -> str:
-        """Its name, with the revision that was downloaded from the Hub."""
-        if self.commit is None:
-            return self.name
-        return f"{self.name}@{self.commit}"
-
-    @property
     def parts(self) -> "list[ModelIdentity]":
         """The encoders that stand side by side, or this one alone."""
         return [self]
@@ -507,6 +500,8 @@ class DirectSumIdentity(ModelIdentity):
                 raise ValueError(
                     f"Encoders side by side have different names without a `+`, got {known!r} in {names}."
                 )
+            if not part.is_folder and not part.config:
+                part.download()  # says if it cannot be had
             if part.encoder is None:
                 raise ValueError(
                     f"{known} cannot stand beside other encoders: it is neither a model such as CLIP or CLAP nor a "
@@ -532,7 +527,8 @@ class DirectSumIdentity(ModelIdentity):
                         f"{names[routes[modality]]} and {names[number]} would both embed {modality}. Leave out one."
                     )
                 routes[modality] = number
-        return {"text": routes.get("video", 0)} | routes
+        routes.setdefault("text", routes.get("video", 0))
+        return dict(sorted(routes.items(), reverse=True))  # pictures before sound, as everywhere
 
     @property
     def parts(self) -> list[ModelIdentity]:
@@ -546,26 +542,22 @@ class DirectSumIdentity(ModelIdentity):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """The modalities that are embedded if none are named."""
-        from .scores_scalar import PAPER_MODALITIES
-
-        named = set(self.routes)
-        if any(part.reads_texts for part in self.parts):
-            named.add("subtitle")
-        return tuple(name for name in PAPER_MODALITIES if name in named)
-
-    @property
-    def exact_name(self) -> str:
-        """Its name with the revisions that were downloaded."""
-        return "+".join(part.exact_name for part in self.parts)
+        """The modalities that are embedded if none are named: those chosen, or what the encoders are meant for."""
+        named = [name for name in self.routes if name != "text"]
+        if "text" in self.routes and any(part.reads_texts for part in self.parts):
+            named.append("subtitle")
+        return tuple(named)
 
     def file(self, name: str) -> None:
         """Return `None`, as there is no file of all encoders."""
 
     def download(self) -> Path:
-        """Download all encoders; returns the name by which [`identify`] finds them."""
-        for part in self.parts:
+        """Download all encoders; returns the name by which [`identify`] finds them, now with their revisions."""
+        names = []
+        for name, part in self._parts.items():
             part.download()
+            names.append(f"{part.name}@{part.commit}" if part.commit else name)
+        self.name = "+".join(names)
         return Path(self.name)
 
     def cached_if_offline(self) -> ModelIdentity:

@@ -137,6 +137,7 @@ class ScalarSentenceModel(JointEncoderModel):
 
         identity = identify(name)
         options = {} if dtype is None else {"dtype": dtype}
+        identity.download()
         encoders = []
         for part in identity.parts:
             with naming(part.name):

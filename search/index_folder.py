@@ -30,7 +30,7 @@ from scalar_retrieval.modeling_scalar.model_identity import (
     is_light,
     model_summary,
 )
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
@@ -139,11 +139,17 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
             )
         return tuple(known.modalities)
     # A new gallery has those of the model, and further texts.
+    identity = identify(model)
+    own = []
     if is_light(model):
-        further = [*LIGHT_MODALITIES, *further]
+        own = LIGHT_MODALITIES
+    elif identity.kind == "encoder":
+        own = identity.modalities
+        if identity.routes is not None and "subtitle" in own:
+            own = [*own[:-1], "title", "subtitle", SCREEN]
     elif further:
-        further = [*PAPER_MODALITIES, *further]
-    return tuple(dict.fromkeys(further)) or None
+        own = PAPER_MODALITIES
+    return tuple(dict.fromkeys([*own, *further])) or None
 
 
 # What is found, and what is left out --------------------------------------------------------------------------------
@@ -151,17 +157,18 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
 
 def _report_download(model: str, say: Say) -> None:
     """Say what is about to be downloaded, if anything."""
-    download = pending_download(model)
-    if download is None:
-        return
-    name = model
-    if download.num_parameters is not None:
-        name += f" with {download.num_parameters:,} parameters"
-    say(
-        f"Downloading the model {name}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} files, once, from "
-        f"{download.host} to {download.folder}. Later runs need no network, and use none with HF_HUB_OFFLINE=1. "
-        "The model can also be given as a folder."
-    )
+    for part in identify(model).parts:
+        download = pending_download(part)
+        if download is None:
+            continue
+        name = part.name
+        if download.num_parameters is not None:
+            name += f" with {download.num_parameters:,} parameters"
+        say(
+            f"Downloading the model {name}: {download.num_bytes / 1e9:.2f} GB in {download.num_files} files, once, "
+            f"from {download.host} to {download.folder}. Later runs need no network, and use none with "
+            "HF_HUB_OFFLINE=1. The model can also be given as a folder."
+        )
 
 
 def _report_unlisted(folders: Mapping[str, str], say: Say) -> None:
@@ -421,6 +428,9 @@ def index(
         if not writer.metadata:
             if is_light(model):
                 say(LIMITS[model])
+            embeds_texts = any(kind_of(name) == "text" for name in loaded.model.config.modalities)
+            if embeds_texts and not any(part.reads_texts for part in identity.parts):
+                say(f"Texts of clips are embedded by {identity.name} too, which is made for texts that are queries.")
             writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it

@@ -21,6 +21,8 @@ from .files import read_json, without_infinity
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity
+
 _PACKAGES = ("transformers", "peft", "accelerate", "datasets", "numpy", "av")
 
 
@@ -35,20 +37,19 @@ class Download:
     folder: Path
 
 
-def pending_download(model: str | os.PathLike) -> Download | None:
-    """Ask the Hub what it would transfer for a model; `None` for a folder or `light`, if nothing is missing, or if it
-    fails."""
-    from scalar_retrieval.modeling_scalar.model_identity import NOT_NEEDED, hub_answers, is_light
+def pending_download(model: "ModelIdentity") -> Download | None:
+    """Ask the Hub what it would transfer for a model; `None` for a folder, if nothing is missing, or if it fails."""
+    from scalar_retrieval.modeling_scalar.model_identity import NOT_NEEDED, hub_answers
 
-    if is_light(model) or Path(model).exists() or not hub_answers():
+    if model.is_folder or not hub_answers():
         return None
     try:
         # A dry run compares the cache with the Hub.
-        files = snapshot_download(str(model), ignore_patterns=NOT_NEEDED, dry_run=True)
+        files = snapshot_download(model.name, revision=model.revision, ignore_patterns=NOT_NEEDED, dry_run=True)
         missing = [file for file in files if file.will_download]
         if not missing:
             return None
-        weights = HfApi().model_info(str(model)).safetensors
+        weights = HfApi().model_info(model.name, revision=model.revision).safetensors
     except (OSError, ValueError):  # fetching it reports what is wrong
         return None
     # The Hub counts the parameters of models in the format of safetensors.

@@ -39,13 +39,13 @@ def index(*arguments, code=0):
 
 def test_without_a_model_the_default_is_taken_and_its_download_is_reported_first(hub, place):
     sizes = [path.stat().st_size for path in (place / "encoder").rglob("*") if path.is_file()]
-    before = pending_download("user/encoder")
+    before = pending_download(identify("user/encoder"))
     folder = identify("user/encoder").download()
     fetched = [path for path in folder.rglob("*") if path.is_file()]
     assert not list(folder.glob("*.gguf"))  # the same weights once more
     assert before.num_files == len(fetched) == len(sizes) + 1  # of the Hub: .gitattributes
     assert before.num_bytes == sum(path.stat().st_size for path in fetched)
-    assert pending_download("user/encoder") is None
+    assert pending_download(identify("user/encoder")) is None
     there, here = identify("user/encoder"), identify("encoder")
     assert there.commit == hub.api().model_info("user/encoder").sha
     assert there.fingerprint == here.fingerprint and there.weights == here.weights
@@ -81,4 +81,4 @@ def test_a_hub_that_never_answers_is_one_that_cannot_be_reached(place, request):
     assert "'user/other'" in reported and "cannot be reached" in reported
     with pytest.raises(ValueError, match="user/other.* cannot be reached"):
         load_model("user/other")
-    assert pending_download("user/other") is None
+    assert pending_download(identify("user/other")) is None
