@@ -7,6 +7,7 @@ It holds the clips, the captions that describe them, and optionally your own med
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,22 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 # Push -------------------------------------------------------------------------------------------------------------
 
 
+def _side_by_side(api: HfApi, name: str, weights: Mapping[str, str], offline: bool) -> PublishedModel | None:
+    """Find each of several encoders on the Hub; `None` if one was never published."""
+    names = []
+    for number, part in enumerate(identify(name).parts):
+        of_part = {}
+        for path, digest in weights.items():
+            place, _, file = path.partition("/")
+            if place == str(number):
+                of_part[file] = digest
+        found = find_model(api, part.name, part.revision, of_part, offline)
+        if found is None:
+            return None
+        names.append(f"{found.repo_id}@{found.revision}" if found.revision else found.repo_id)
+    return PublishedModel("+".join(names))
+
+
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> PublishedModel | None:
     """
     Find the model that made a gallery on the Hub, or in packages; `None` if it was never published.
@@ -303,6 +320,8 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
         return None
     if is_light(name):
         model = PublishedModel(LIGHT, fingerprint=metadata.get("fingerprint"))
+    elif "+" in name and not Path(name).is_dir():
+        model = _side_by_side(api, name, metadata.get("weights") or {}, offline)
     else:
         model = find_model(api, name, None, metadata.get("weights") or {}, offline)
     if model is None and given is not None:

@@ -95,19 +95,19 @@ def _mean_of_parts(encoder: SentenceTransformer, items: list, batch_size: int = 
 
 
 def _encode_sounds(encoder: SentenceTransformer, sounds: Sequence[Mapping[str, Any]]) -> torch.Tensor:
-    # Of a sound that is longer than its window CLAP takes a random part. So it gets window after window, of which the
-    # last ends where the sound ends.
+    # CLAP takes a random part of a sound that is longer than ten seconds. So it gets all parts of that length, and the
+    # last one ends where the sound ends.
     extractor = _extractor_of(encoder)
     items = []
     for sound in sounds:
-        length = len(sound["array"])
-        window = min(getattr(extractor, "nb_max_samples", length), length)
+        waveform = sound["array"]
+        length = min(getattr(extractor, "nb_max_samples", len(waveform)), len(waveform))
         parts = []
-        for start in range(0, length, window):
-            start = min(start, length - window)
-            parts.append(sound | {"array": sound["array"][start : start + window]})
+        for start in range(0, len(waveform), length):
+            start = min(start, len(waveform) - length)
+            parts.append(sound | {"array": waveform[start : start + length]})
         items.append(parts)
-    # Of a batch, a fused CLAP takes a random one as longer than its window.
+    # Of a batch, a fused CLAP takes a random one as longer.
     is_fused = getattr(extractor, "truncation", None) == "fusion"
     return _mean_of_parts(encoder, items, 1 if is_fused else 32)
 

@@ -51,6 +51,7 @@ _MEANT = {
     "siglip2": "google/siglip2-base-patch16-224",
     "clap": "laion/clap-htsat-unfused",
 }
+_ALL_KINDS = ("text", "image", "video", "audio")
 # What encoders embed, by their `model_type`, and by their class in Sentence Transformers; others embed texts.
 _KINDS = {
     "clip": ("image", "text"),
@@ -286,17 +287,16 @@ class ModelIdentity:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """What a published encoder embeds, of `"text"`, `"image"`, `"video"` and `"audio"`."""
-        known = ("text", "image", "video", "audio")
+        """What a published encoder may embed, of `"text"`, `"image"`, `"video"` and `"audio"`."""
         modules = self.file("modules.json")
         if modules is None:
-            return frozenset(_KINDS.get(self.config.get("model_type"), known))
+            return frozenset(_KINDS.get(self.config.get("model_type"), _ALL_KINDS))
         first = read_object(modules, list)[0]
-        return frozenset(self._kinds_of(first["type"], first.get("path", ""))).intersection(known)
+        return frozenset(self._kinds_of(first["type"], first.get("path", ""))).intersection(_ALL_KINDS)
 
     def _kinds_of(self, module: str, folder: str) -> Sequence[str]:
         """What a module of Sentence Transformers embeds, whose files are in a folder."""
-        module = module.rpartition(".")[2]
+        library, _, module = module.rpartition(".")
         place = f"{folder}/" if folder else ""
         if module == "Router":
             router = self.read(f"{place}{_ROUTER_CONFIG}")
@@ -306,8 +306,11 @@ class ModelIdentity:
             return kinds
         if module == "DirectSum":
             return ["text", *self.read(f"{place}{CONFIG_NAME}")["routes"]]
-        settings = self.read(f"{place}{_SENTENCE_CONFIG}")
-        return _KINDS.get(module) or [*settings.get("modality_config", ("text",))]
+        if module in _KINDS:
+            return _KINDS[module]
+        if not library.startswith(SENTENCE_TRANSFORMERS):
+            return _ALL_KINDS
+        return list(self.read(f"{place}{_SENTENCE_CONFIG}").get("modality_config", ["text"]))
 
     @property
     def takes(self) -> list[str]:
