@@ -7,7 +7,6 @@ It holds the clips, the captions that describe them, and optionally your own med
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -289,20 +288,16 @@ def gallery_card(folder: Path, repo_id: str, details: Details) -> str:
 # Push -------------------------------------------------------------------------------------------------------------
 
 
-def _side_by_side(api: HfApi, name: str, weights: Mapping[str, str], offline: bool) -> PublishedModel | None:
+def _side_by_side(api: HfApi, name: str, offline: bool) -> PublishedModel | None:
     """Find each of several encoders on the Hub; `None` if one was never published."""
+    identity = identify(name)
     names = []
-    for number, part in enumerate(identify(name).parts):
-        of_part = {}
-        for path, digest in weights.items():
-            place, _, file = path.partition("/")
-            if place == str(number):
-                of_part[file] = digest
-        found = find_model(api, part.name, part.revision, of_part, offline)
+    for part in identity.parts:
+        found = find_model(api, part.name, part.revision, part.weights, offline)
         if found is None:
             return None
         names.append(f"{found.repo_id}@{found.revision}" if found.revision else found.repo_id)
-    return PublishedModel("+".join(names))
+    return PublishedModel("+".join(names), fingerprint=identity.fingerprint)
 
 
 def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> PublishedModel | None:
@@ -321,7 +316,7 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
     if is_light(name):
         model = PublishedModel(LIGHT, fingerprint=metadata.get("fingerprint"))
     elif "+" in name and not Path(name).is_dir():
-        model = _side_by_side(api, name, metadata.get("weights") or {}, offline)
+        model = _side_by_side(api, name, offline)
     else:
         model = find_model(api, name, None, metadata.get("weights") or {}, offline)
     if model is None and given is not None:
@@ -331,7 +326,8 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
         )
     if model is None:
         return None
-    if (is_light(name) or Path(name).is_dir()) and identify(name).fingerprint != metadata.get("fingerprint"):
+    is_here = is_light(name) or Path(name).is_dir() or "+" in name
+    if is_here and identify(name).fingerprint != metadata.get("fingerprint"):
         raise ValueError(
             f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."

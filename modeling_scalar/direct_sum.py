@@ -128,12 +128,11 @@ class DirectSum(InputModule):
         super().__init__()
         self.encoders = torch.nn.ModuleList(encoders)
         self.routes = dict(routes)
+        self.slices = []
         self.dim = 0
-        self._slices = []
         for encoder in encoders:
-            start = self.dim
-            self.dim += encoder.get_embedding_dimension()
-            self._slices.append([start, self.dim])
+            self.slices.append([self.dim, self.dim + encoder.get_embedding_dimension()])
+            self.dim = self.slices[-1][1]
 
     @property
     def modalities(self) -> list[str]:
@@ -146,29 +145,22 @@ class DirectSum(InputModule):
     @property
     def sampling_rate(self) -> int:
         """The rate in Hz at which sound is read."""
-        return getattr(_extractor_of(self.encoder_of("audio")), "sampling_rate", SAMPLING_RATE)
+        extractor = _extractor_of(self.encoders[self.number_of("audio")])
+        return getattr(extractor, "sampling_rate", SAMPLING_RATE)
 
     def get_embedding_dimension(self) -> int:
         """Return the dimension of a query."""
         return self.dim
 
-    def supports(self, modality: str) -> bool:
-        """Whether a modality is embedded."""
-        if self._number_of(modality) is None:
-            return False
-        encoder = self.encoder_of(modality)
-        return encoder.supports(kind_of(modality)) or (modality == "video" and encoder.supports("image"))
-
-    def _number_of(self, modality: str) -> int | None:
-        return self.routes.get(modality, self.routes.get(kind_of(modality)))
-
-    def encoder_of(self, modality: str) -> SentenceTransformer:
-        """Return the encoder of a modality."""
-        return self.encoders[self._number_of(modality)]
-
-    def slice_of(self, modality: str) -> list[int]:
-        """Return the start and the stop of a modality's slice of a query."""
-        return self._slices[self._number_of(modality)]
+    def number_of(self, modality: str) -> int | None:
+        """Return the number of a modality's encoder, `None` if none embeds it."""
+        number = self.routes.get(modality, self.routes.get(kind_of(modality)))
+        if number is None:
+            return None
+        known = set(self.encoders[number].modalities)
+        if "image" in known:
+            known.add("video")
+        return number if kind_of(modality) in known else None
 
     def encode_queries(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed queries by all encoders, `(queries, dim)`, of unit norm."""
@@ -189,7 +181,8 @@ class DirectSum(InputModule):
         Returns:
             `torch.FloatTensor` of shape `(clips, dim)`, of unit norm, zero outside the modality's slice.
         """
-        encoder = self.encoder_of(modality)
+        number = self.number_of(modality)
+        encoder = self.encoders[number]
         if modality == "audio":
             embeds = _encode_sounds(encoder, items)
         elif modality != "video":
@@ -199,7 +192,7 @@ class DirectSum(InputModule):
             embeds = encoder.encode_document(items, processing_kwargs=chosen, **_OPTIONS)
         else:  # an encoder of pictures sees each frame
             embeds = _mean_of_parts(encoder, items)
-        start, stop = self.slice_of(modality)
+        start, stop = self.slices[number]
         return pad(unit(embeds), (start, self.dim - stop))
 
     # As a module of Sentence Transformers ----------------------------------------------------------------------------

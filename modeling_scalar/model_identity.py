@@ -304,8 +304,6 @@ class ModelIdentity:
             for first, *_ in router["structure"].values():
                 kinds += self._kinds_of(router["types"][first], f"{place}{first}")
             return kinds
-        if module == "DirectSum":
-            return ["text", *self.read(f"{place}{CONFIG_NAME}")["routes"]]
         if module in _KINDS:
             return _KINDS[module]
         if not library.startswith(SENTENCE_TRANSFORMERS):
@@ -315,14 +313,12 @@ class ModelIdentity:
     @property
     def takes(self) -> list[str]:
         """What an encoder embeds beside others: pictures and sound, or texts if it embeds nothing else."""
-        if self.kinds == {"text"}:
-            return ["text"]
         names = []
         if self.kinds & {"image", "video"}:
             names.append("video")
         if "audio" in self.kinds:
             names.append("audio")
-        return names
+        return names or ["text"]
 
     @property
     def reads_texts(self) -> bool:
@@ -493,8 +489,7 @@ class DirectSumIdentity(ModelIdentity):
 
     def __init__(self, names: Sequence[str], chosen: Mapping[str, str] | None = None):
         self._parts: dict[str, ModelIdentity] = {}
-        numbers = {}
-        for number, name in enumerate(names):
+        for name in names:
             part = identify(name)
             known = LIGHT if is_light(name) else part.name
             if part.revision is not None:
@@ -513,12 +508,11 @@ class DirectSumIdentity(ModelIdentity):
             if part.is_folder:
                 _weights_of(part.download())
             self._parts[known] = part
-            numbers[name] = number
         super().__init__("+".join(self._parts))
         if chosen is None:
             self.routes = self._find_routes()
         else:
-            self.routes = {modality: numbers[name] for modality, name in chosen.items()}
+            self.routes = {modality: names.index(name) for modality, name in chosen.items()}
 
     def _find_routes(self) -> dict[str, int]:
         names = list(self._parts)
@@ -570,7 +564,7 @@ class DirectSumIdentity(ModelIdentity):
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the fingerprints of all encoders, and of what each embeds."""
-        content = [self.routes, *(part.fingerprint for part in self.parts)]
+        content = [self.routes, *[part.fingerprint for part in self.parts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property

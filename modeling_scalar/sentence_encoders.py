@@ -69,7 +69,7 @@ def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]
     supported = []
     others = []
     for modality in wanted:
-        if encoders.supports(modality):
+        if encoders.number_of(modality) is not None:
             supported.append(modality)
         else:
             others.append(modality)
@@ -142,41 +142,31 @@ class ScalarSentenceModel(JointEncoderModel):
         for part in identity.parts:
             with naming(part.name):
                 encoders.append(load_encoder(str(part.download()), **options))
-        if identity.routes is None:
-            return cls.from_encoder(encoders[0], identity.name, modalities, **config_kwargs)
-        return cls._of(DirectSum(encoders, identity.routes), identity.name, modalities, config_kwargs)
+        whole = encoders[0] if identity.routes is None else DirectSum(encoders, identity.routes)
+        return cls.from_encoder(whole, identity.name, modalities, **config_kwargs)
 
     @classmethod
     def from_encoder(
         cls,
-        encoder: "SentenceTransformer",
+        encoder: "SentenceTransformer | DirectSum",
         name: str = "The encoder",
         modalities: Iterable[str] = MODALITIES,
         **config_kwargs: Any,
     ) -> "ScalarSentenceModel":
-        """Build a model on a loaded SentenceTransformer; see `from_folder`."""
+        """Build a model on a loaded SentenceTransformer, or on several side by side; see `from_folder`."""
         from .direct_sum import DirectSum
 
-        # A saved direct sum has one module.
-        encoders = next(encoder.children(), None)
-        if not isinstance(encoders, DirectSum):
-            encoders = DirectSum([encoder])
-        return cls._of(encoders, name, modalities, config_kwargs)
-
-    @classmethod
-    def _of(
-        cls, encoders: "DirectSum", name: str, modalities: Iterable[str], config_kwargs: dict[str, Any]
-    ) -> "ScalarSentenceModel":
+        # A saved direct sum is the only module of a SentenceTransformer.
+        encoders = encoder
+        if not isinstance(encoder, DirectSum):
+            encoders = next(encoder.children(), None)
+            if not isinstance(encoders, DirectSum):
+                encoders = DirectSum([encoder])
         # Of the modalities that are wanted, those that are supported.
         supported = supported_modalities(encoders, name, modalities)
         fields = {"projection_dim": encoders.dim} | config_kwargs
-        if len(encoders.encoders) > 1:
-            fields["modality_slices"] = [encoders.slice_of(modality) for modality in supported]
-            if fields["projection_dim"] != encoders.dim:
-                raise ValueError(
-                    f"`projection_dim` shortens the vectors of a single encoder; of {name} it must be {encoders.dim}, "
-                    f"got {fields['projection_dim']}."
-                )
+        if len(encoders.slices) > 1:
+            fields["modality_slices"] = [encoders.slices[encoders.number_of(modality)] for modality in supported]
         return cls(ScalarJointConfig(modalities=supported, **fields), encoders).eval()
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:

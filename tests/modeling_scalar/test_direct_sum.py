@@ -1,16 +1,21 @@
 """Encoders of pictures, sound and texts side by side, against transformers' own features; with tiny random weights."""
 
+import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from transformers import AutoModel, AutoProcessor
 
+from scalar_retrieval.modeling_scalar import Clip, ScalarModel, ScalarProcessor, load_model
 from scalar_retrieval.modeling_scalar.direct_sum import DirectSum, load_encoder
 from scalar_retrieval.modeling_scalar.light_model import text_folder
+from scalar_retrieval.modeling_scalar.model_identity import identify
 from tests.dual_encoders import WRITERS
 
 TEXTS = ["a dog", "a photo of two cats, sleeping"]
@@ -110,7 +115,7 @@ def test_a_query_has_all_texts_and_a_modality_its_own_slice(folders, side_by_sid
     own = [features_of(folders["clip"], texts=TEXTS), features_of(folders["clap"], texts=TEXTS)]
     mini = SentenceTransformer(str(text_folder()), device="cpu").encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(query, torch.cat([*own, mini], dim=1) / math.sqrt(3), **CLOSE)
-    assert [side_by_side.slice_of(name) for name in ("video", "audio", "title")] == [[0, 12], [12, 32], [32, 416]]
+    assert side_by_side.slices == [[0, 12], [12, 32], [32, 416]]
     # A product is the cosine of the modality's own encoder, over the root of three.
     title = side_by_side.encode_clips("title", TEXTS)
     assert not title[:, :32].any()
@@ -124,6 +129,127 @@ def test_a_tone_of_12_kilohertz_is_heard(side_by_side):
     with_noise = [tone | {"array": noise}, tone | {"array": tone["array"] + noise}]
     assert side_by_side.sampling_rate == 48_000
     assert distinct(side_by_side.encode_clips("audio", with_noise))
+
+
+def write_layouts(folder, clip):
+    """CLIP in the three layouts of Sentence Transformers: at the root, as its old class in a subfolder, and routed."""
+    encoder = load_encoder(str(clip))
+    encoder.save(str(folder / "root"), create_model_card=False)
+    (folder / "old").mkdir()
+    shutil.copytree(clip, folder / "old" / "0_CLIPModel")
+    module = {"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}
+    (folder / "old" / "modules.json").write_text(json.dumps([module]))
+    routes = {"words": [encoder[0]], "pictures": [load_encoder(str(clip))[0]]}
+    kinds = {(None, "text"): "words", (None, "image"): "pictures"}
+    router = Router(routes, default_route="words", route_mappings=kinds)
+    SentenceTransformer(modules=[router], device="cpu").save(str(folder / "routed"), create_model_card=False)
+    return folder / "root", folder / "old", folder / "routed"
+
+
+def test_every_layout_of_sentence_transformers_sees_frames(folders, tmp_path):
+    expected = features_of(folders["clip"], pictures=make_frames(1)).mean(dim=0)
+    for folder in write_layouts(tmp_path, folders["clip"]):
+        identity = identify(folder)
+        assert (identity.kinds, identity.modalities) == ({"text", "image"}, ("video",))
+        model, processor = load_model(folder)
+        processor.num_frames = 3
+        with torch.no_grad():
+            output = model(**processor(text=TEXTS, clips=[Clip(make_frames(1))]))
+        torch.testing.assert_close(output.modality_embeds[0], unit(expected)[None], **CLOSE)
+        torch.testing.assert_close(output.text_embeds, features_of(folders["clip"], texts=TEXTS), **CLOSE)
+
+
+def test_what_is_masked_is_absent_and_heads_stay_within_their_slice(folders):
+    name = f"{folders['clip']}+{folders['clap']}"
+    model, processor = load_model(name)
+    assert model.config.modality_slices == [[0, 12], [12, 32]]
+    sound, frames = make_sound(1)["array"], make_frames(1)
+    with torch.no_grad():
+        whole = model(**processor(text=TEXTS, clips=[Clip(frames, sound), Clip(frames), Clip(None, sound)]))
+        batch = processor(clips=[Clip(frames, sound)])
+        masked = model.get_modality_features(**batch | {"modality_mask": torch.tensor([[True, False]])})[0]
+    assert whole.modality_mask.tolist() == [[True, True], [True, False], [False, True]]
+    torch.testing.assert_close(whole.modality_embeds[1], masked[0], **CLOSE)
+    assert not masked[0, 1].any()
+    torch.testing.assert_close(whole.modality_embeds[1:].sum(dim=0), whole.modality_embeds[0], **CLOSE)
+    # Heads that are not trained change nothing, others only their own slice, but all of a query.
+    model.add_heads()
+    for head in (model.text_head, model.audio_head):
+        torch.nn.init.normal_(head.weight)
+    with torch.no_grad():
+        changed = model(**processor(text=TEXTS, clips=[Clip(frames, sound)]))
+    torch.testing.assert_close(changed.modality_embeds[0, 0], whole.modality_embeds[0, 0], **CLOSE)
+    moved = changed.modality_embeds[0, 1] - whole.modality_embeds[0, 1]
+    assert moved[12:].norm() > 0.1 and not moved[:12].any()
+    assert (changed.text_embeds - whole.text_embeds)[:, :12].norm() > 0.1
+
+
+def test_encoders_can_be_chosen_by_modality(folders):
+    chosen = {"video": str(folders["siglip"]), "title": str(folders["clip"]), "notes": str(text_folder())}
+    model = ScalarModel.from_joint_encoder(chosen)
+    processor = ScalarProcessor.from_joint_encoder(chosen)
+    assert model.config.modalities == processor.modalities == list(chosen)
+    assert model.config.modality_slices == [[0, 16], [16, 28], [28, 412]]
+    texts = {"title": TEXTS[:1], "notes": TEXTS[:1]}
+    with torch.no_grad():
+        output = model(**processor(text=TEXTS[:1], videos=[make_frames(1)], texts=texts))
+    torch.testing.assert_close(
+        output.modality_embeds[0, 1, 16:28] / math.sqrt(3), output.text_embeds[0, 16:28], **CLOSE
+    )
+
+
+# Names ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
+    clip, siglip, clap, words = map(str, (folders["clip"], folders["siglip"], folders["clap"], text_folder()))
+    assert identify(f"{clap}+{clip}").modalities == ("video", "audio")
+    assert identify([words, clip]).modalities == ("video", "subtitle")
+    assert identify([clip, words]).routes == {"video": 0, "text": 1}
+    (tmp_path / "empty").mkdir()
+    shutil.copy(folders["clip"] / "config.json", tmp_path / "empty")
+    for name, said in (
+        (f"{clip}+{siglip}", "would both embed video. Leave out one"),
+        (f"{words}+{words}", "must have different names|have different names"),
+        (f"{clip}+{clip}", "have different names"),
+        (f"{clip}+clap", "Did you mean 'laion/clap-htsat-unfused'"),
+        (f"{clip}+{tmp_path / 'empty'}", "holds no model: no file like"),
+        (f"{clip}+{tmp_path}", "cannot stand beside other encoders"),
+        ("clip", "no model folder 'clip'.*Did you mean 'openai/clip-vit-base-patch32'"),
+    ):
+        with pytest.raises((FileNotFoundError, ValueError), match=said):
+            identify(name)
+    with pytest.raises(ValueError, match="embeds texts alone. Name it beside"):
+        load_model(words)
+    # A folder of this name comes first.
+    (tmp_path / "a+b").symlink_to(clip)
+    assert identify(tmp_path / "a+b").name == clip
+
+
+def test_the_fingerprint_covers_every_part(folders, tmp_path):
+    shutil.copytree(folders["clap"], tmp_path / "clap")
+    shutil.copytree(text_folder(), tmp_path / "words")
+
+    def fingerprint():
+        name = f"{folders['clip']}+{tmp_path / 'clap'}+{tmp_path / 'words'}"
+        return identify(name).fingerprint
+
+    known = {fingerprint(), identify(f"{folders['clip']}+{folders['clap']}+{text_folder()}").fingerprint}
+    assert len(known) == 1
+    changes = {
+        "clap/preprocessor_config.json": ("10", "20"),  # seconds
+        "words/config_sentence_transformers.json": ("{", '{"a prompt": 1, '),
+        "words/1_Pooling/config.json": ("{", '{"another": 1, '),
+        "words/tokenizer.json": ("[PAD]", "[MAD]"),
+    }
+    for number, (name, change) in enumerate(changes.items(), 2):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(*change))
+        known.add(fingerprint())
+        assert len(known) == number, name
+    weights = tmp_path / "clap" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert fingerprint() not in known
 
 
 def test_a_saved_direct_sum_is_the_same(side_by_side, tmp_path):
