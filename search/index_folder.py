@@ -398,6 +398,7 @@ def index(
         transcribe = recognizer.name
     _report_download(model, say)
     identity = identify(model)
+    identity.download()  # encoders side by side are named with their revisions from here on
     if known is not None:
         known.check_model(model, identity.fingerprint, must_know=True)
     setup = Setup(

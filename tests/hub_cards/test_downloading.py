@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.provenance import pending_download
+from scalar_retrieval.hub_cards import __main__ as hub_cards
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search import __main__ as search
+from tests.dual_encoders import write_clap, write_clip
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 
@@ -82,3 +84,34 @@ def test_a_hub_that_never_answers_is_one_that_cannot_be_reached(place, request):
     with pytest.raises(ValueError, match="user/other.* cannot be reached"):
         load_model("user/other")
     assert pending_download(identify("user/other")) is None
+
+
+@pytest.mark.e2e
+def test_a_gallery_finds_encoders_side_by_side_at_the_revisions_that_made_it(hub, place):
+    api = hub.api()
+    for name, write in (("clip", write_clip), ("clap", write_clap)):
+        api.create_repo(f"user/{name}")
+        api.upload_folder(repo_id=f"user/{name}", folder_path=write(place / name))
+    reported = index("--model", "user/clip+user/clap").stderr
+    assert "the model user/clip: " in reported and "the model user/clap: " in reported
+    made = Gallery.open("gallery")
+    commits = [api.model_info(f"user/{name}").sha for name in ("clip", "clap")]
+    assert made.model == f"user/clip@{commits[0]}+user/clap@{commits[1]}"
+    # A later revision is another model, but the gallery names its own.
+    changed = write_clap(place / "changed", seed=1)
+    api.upload_folder(repo_id="user/clap", folder_path=changed)
+    later = identify("user/clip+user/clap").fingerprint
+    assert later != made.fingerprint == identify(made.model).fingerprint
+    with hub.offline():
+        assert "1 unchanged" in index().stdout
+        found = CliRunner().invoke(search.app, ["query", "gallery", "a bell", "--json"])
+        assert json.loads(found.stdout)[0]["hits"], found.output
+        missing = index("--model", "user/clip+user/other", code=1).stderr
+    assert "user/other" in missing and "cannot be reached" in missing
+    # Its card leads to each of them.
+    done = CliRunner().invoke(hub_cards.app, ["gallery", "gallery", "user/gallery", "--dry-run", "published"])
+    assert done.exit_code == 0, done.output
+    card = (place / "published" / "README.md").read_text()
+    for name in ("user/clip", "user/clap"):
+        assert f"[{name}](https://huggingface.co/{name})" in card
+    assert Gallery.open(place / "published").model == made.model
