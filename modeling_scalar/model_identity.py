@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ADAPTER_CONFIG = "adapter_config.json"
-NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*"]
-"""The same weights for other libraries, which are not downloaded."""
+NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "openvino/*", "pytorch_model*.bin"]
+"""The same weights for other libraries and as pickles, which are not downloaded."""
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
@@ -481,7 +481,7 @@ class DirectSumIdentity(ModelIdentity):
             embeds pictures, the one that hears sound, and one of texts alone all texts, else the one that sees.
 
     Raises:
-        ValueError: If one is named twice or is no such encoder, or two embed the same.
+        ValueError: If one is named twice; `routes` raises it if one is no such encoder, or two embed the same.
     """
 
     is_folder = False
@@ -498,26 +498,26 @@ class DirectSumIdentity(ModelIdentity):
                 raise ValueError(
                     f"Encoders side by side have different names without a `+`, got {known!r} in {names}."
                 )
-            if not part.is_folder and not part.config:
-                part.download()  # says if it cannot be had
-            if part.encoder is None:
-                raise ValueError(
-                    f"{known} cannot stand beside other encoders: it is neither a model such as CLIP or CLAP nor a "
-                    "Sentence Transformers folder with a modules.json."
-                )
             if part.is_folder:
                 _weights_of(part.download())
             self._parts[known] = part
         super().__init__("+".join(self._parts))
-        if chosen is None:
-            self.routes = self._find_routes()
-        else:
+        if chosen is not None:
             self.routes = {modality: names.index(name) for modality, name in chosen.items()}
 
-    def _find_routes(self) -> dict[str, int]:
+    @cached_property
+    def routes(self) -> dict[str, int]:
+        """The number of the encoder of `"video"`, `"audio"` and `"text"`, or of each modality that was chosen."""
         names = list(self._parts)
         routes: dict[str, int] = {}
         for number, part in enumerate(self.parts):
+            if not part.is_folder and not part.config:
+                part.download()  # says if it cannot be had
+            if part.encoder is None:
+                raise ValueError(
+                    f"{names[number]} cannot stand beside other encoders: it is neither a model such as CLIP or CLAP "
+                    "nor a Sentence Transformers folder with a modules.json."
+                )
             for modality in part.takes:
                 if modality in routes:
                     raise ValueError(
