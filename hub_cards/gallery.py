@@ -204,7 +204,9 @@ def _metadata(gallery: Gallery, model: PublishedModel | None) -> dict[str, Any]:
         left_out = []
     metadata["left_out"] = gallery.metadata.get("left_out", left_out)  # ids do not change
     if model is None:  # nobody else could load it by this name
-        metadata["local_model"] = metadata.pop("model", None)
+        metadata.pop("model", None)
+        names = (gallery.model or "").split("+")
+        metadata["local_model"] = "+".join(map(without_folders, names)) or None
     else:
         metadata |= {"model": model.repo_id, "model_revision": model.revision, "fingerprint": model.fingerprint}
     return {name: value for name, value in metadata.items() if value is not None}

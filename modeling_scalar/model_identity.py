@@ -533,11 +533,6 @@ class DirectSumIdentity(ModelIdentity):
         return list(self._parts.values())
 
     @property
-    def kinds(self) -> frozenset[str]:
-        """What the encoders embed."""
-        return frozenset().union(*(part.kinds for part in self.parts))
-
-    @property
     def modalities(self) -> tuple[str, ...]:
         """The modalities that are embedded if none are named: those chosen, or what the encoders are meant for."""
         named = [name for name in self.routes if name != "text"]

@@ -258,12 +258,12 @@ class ScalarSearch:
             device (`str`, *optional*): by default the fastest there is.
             options: arguments of [`ScalarSearch`], further fields of `ModelMeta` among them.
         """
-        # A folder has no page, and no name that others know.
+        # A folder has no page, and no name that others know; nor have encoders side by side.
         identity = identify(model_path).cached_if_offline()
         model, processor = load_model(model_path, device=device_of_name(device))
         default_name = identity.name
         reference = f"https://huggingface.co/{identity.name}"
-        if identity.is_folder:
+        if identity.commit is None:
             default_name = f"local/{Path(identity.name).name}"
             reference = None
         fields = {

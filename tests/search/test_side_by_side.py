@@ -87,9 +87,7 @@ def test_an_encoder_of_pictures_alone_sees_and_reads_if_asked_to(place, monkeypa
     assert list(hits_of("seen", "--like", "picture.png")) == ["both.mkv"]
 
 
-def test_galleries_of_encoders_side_by_side_are_served_pushed_published_and_evaluated(
-    place, tmp_path, monkeypatch, postgres
-):
+def test_galleries_of_encoders_side_by_side_are_served_published_and_evaluated(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     generate(tmp_path / "data", num_train=6, num_validation=0, num_test=4, num_proc=1)
     name = f"{place / 'clip'}+{place / 'clap'}+{text_folder()}"
@@ -102,12 +100,9 @@ def test_galleries_of_encoders_side_by_side_are_served_pushed_published_and_eval
         answer = client.post("/api/search", json={"query": "a red star"}).json()
     assert [hit["score"] for hit in answer["hits"]] == list(expected.values())
 
-    table = f"{postgres(1)[0].new_database()}/clips"
-    run(search_app, "push", "gallery", table)
-    assert hits_of(table, "a red star") == expected
-
     run(hub_app, "gallery", "gallery", "user/gallery", "--dry-run", "published")
-    assert name.rpartition("/")[2] in (tmp_path / "published" / "README.md").read_text()
+    assert "clip+clap+model" in (tmp_path / "published" / "README.md").read_text()
+    assert Gallery.open("published").metadata["local_model"] == "clip+clap+model"
 
     source = ["--model", name, "--benchmark", "miniature", "--root", "data"]
     run(eval_app, "run", *source, "--output", "results", "--depth", 0)
@@ -131,3 +126,13 @@ def test_galleries_of_encoders_side_by_side_are_served_pushed_published_and_eval
         embeds, mask = model.get_modality_features(**processor(clips=[clip]))
     assert mask[0, 0] and not embeds[0, 0, 12:].any() and embeds[0, 0].norm() == pytest.approx(1, abs=1e-6)
     assert identify("heads").fingerprint != identify(name).fingerprint
+
+
+def test_a_table_answers_as_the_gallery_does(place, tmp_path, monkeypatch, postgres):
+    monkeypatch.chdir(tmp_path)
+    name = f"{place / 'clip'}+{place / 'clap'}+{text_folder()}"
+    run(search_app, "index", place / "clips", "--model", name, "--output", "gallery")
+    table = f"{postgres(1)[0].new_database()}/clips"
+    run(search_app, "push", "gallery", table)
+    expected = {file: pytest.approx(score, abs=1e-5) for file, score in hits_of("gallery", "a dog").items()}
+    assert hits_of(table, "a dog") == expected and len(expected) == 2
