@@ -306,8 +306,10 @@ class ModelIdentity:
             return kinds
         if module in _KINDS:
             return _KINDS[module]
-        if not library.startswith(SENTENCE_TRANSFORMERS):
+        if library.startswith("scalar_retrieval."):
             return _ALL_KINDS
+        if not library.startswith(SENTENCE_TRANSFORMERS):
+            raise ValueError(f"{self.name} needs code of its own, {library}.{module}, which is never run.")
         return list(self.read(f"{place}{_SENTENCE_CONFIG}").get("modality_config", ["text"]))
 
     @property

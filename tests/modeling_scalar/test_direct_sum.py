@@ -211,7 +211,11 @@ def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
     shutil.copy(folders["clip"] / "config.json", tmp_path / "empty")
     (tmp_path / "bare").mkdir()
     shutil.copy(folders["clip"] / "model.safetensors", tmp_path / "bare")
+    (tmp_path / "code").mkdir()
+    shutil.copy(folders["clip"] / "model.safetensors", tmp_path / "code")
+    (tmp_path / "code" / "modules.json").write_text('[{"type": "custom_st.Encoder", "path": ""}]')
     for name, said in (
+        (f"{clip}+{tmp_path / 'code'}", "code needs code of its own, custom_st.Encoder, which is never run"),
         (f"{clip}+{siglip}", "would both embed video. Leave out one"),
         (f"{words}+{words}", "have different names"),
         (f"{clip}+{clip}", "have different names"),
