@@ -96,8 +96,8 @@ def write_siglip2(folder: Path, seed: int = 0) -> Path:
     return _save(folder, Siglip2Model(config), tokenizer, images)
 
 
-def write_clap(folder: Path, seed: int = 0) -> Path:
-    """Write a `ClapModel` of 20 dimensions that hears 48 kHz, ten seconds at a time."""
+def write_clap(folder: Path, seed: int = 0, is_fused: bool = False) -> Path:
+    """Write a `ClapModel` of 20 dimensions that hears 48 kHz, ten seconds at a time; fused, with parts of more."""
     torch.manual_seed(seed)
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *_LETTERS]
     tokenizer = RobertaTokenizer(vocab=_vocabulary(tokens), merges=[], model_max_length=512)
@@ -109,6 +109,7 @@ def write_clap(folder: Path, seed: int = 0) -> Path:
         "num_attention_heads": [1, 2],
         "num_hidden_layers": 2,
         "patch_embed_input_channels": 1,
+        "enable_fusion": is_fused,
     }
     config = ClapConfig(text_config=_TOWER | text, audio_config=audio, projection_dim=20)
     model = ClapModel(config)
@@ -116,7 +117,7 @@ def write_clap(folder: Path, seed: int = 0) -> Path:
     norm = model.audio_model.audio_encoder.batch_norm
     norm.running_mean.fill_(-20)
     norm.running_var.fill_(50)
-    extractor = ClapFeatureExtractor(truncation="rand_trunc", padding="repeatpad")
+    extractor = ClapFeatureExtractor(truncation="fusion" if is_fused else "rand_trunc", padding="repeatpad")
     return _save(folder, model, tokenizer, extractor)
 
 

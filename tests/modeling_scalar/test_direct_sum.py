@@ -16,7 +16,7 @@ from scalar_retrieval.modeling_scalar import Clip, ScalarModel, ScalarProcessor,
 from scalar_retrieval.modeling_scalar.direct_sum import DirectSum, load_encoder
 from scalar_retrieval.modeling_scalar.light_model import text_folder
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from tests.dual_encoders import WRITERS
+from tests.dual_encoders import WRITERS, write_clap
 
 TEXTS = ["a dog", "a photo of two cats, sleeping"]
 # Sums in another order: ten times the last bit of a cosine.
@@ -108,6 +108,16 @@ def test_a_long_sound_is_the_mean_of_its_windows_to_the_bit(folders, side_by_sid
     got = side_by_side.encode_clips("audio", [sound])
     torch.testing.assert_close(got[:, 12:32], unit(expected.mean(dim=0))[None], **CLOSE)
     assert torch.equal(side_by_side.encode_clips("audio", [sound]), got)
+
+
+@pytest.mark.e2e
+def test_sound_does_not_depend_on_the_other_sounds_of_a_batch(tmp_path):
+    alone = DirectSum([load_encoder(str(write_clap(tmp_path, is_fused=True)))])
+    sounds = [make_sound(3, 1), make_sound(25, 2), make_sound(2, 3)]
+    together = alone.encode_clips("audio", sounds)
+    assert distinct(together)
+    for sound, expected in zip(sounds, together, strict=True):
+        assert torch.equal(alone.encode_clips("audio", [sound])[0], expected)
 
 
 def test_a_query_has_all_texts_and_a_modality_its_own_slice(folders, side_by_side):
