@@ -296,8 +296,8 @@ def index(
     Args:
         paths (`str`, or several): folders, media files, and lists of files with a column `path`.
         output (`str`): folder of the gallery; an existing one is updated.
-        model (`str`, *optional*): a folder, a Hub id or `"light"`; by default the gallery's own, or light for a new
-            one.
+        model (`str`, *optional*): a folder, a Hub id or `"light"`, or encoders side by side, `"A+B+C"`; by default the
+            gallery's own, or light for a new one.
         text (`str`, or several): text modalities of a new gallery, such as `"title"`: columns of lists.
         segment (`float` or `str`, *optional*): how a new gallery cuts longer files into windows, each of which is a
             clip: into windows of so many seconds; by default at `"scenes"`, at most a minute long; `"none"` cuts

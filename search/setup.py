@@ -29,7 +29,8 @@ class Setup:
 
     Args:
         gallery (`Path`): the absolute path of the gallery's folder, where transcripts are kept.
-        model (`str`): a folder, a Hub id or `light`.
+        model (`str`): a folder, a Hub id or `light`, or encoders side by side, see
+            [`~scalar_retrieval.modeling_scalar.model_identity.identify`].
         modalities (`tuple[str]`, *optional*): of the gallery; by default those of the model.
         transcribe (`str`, *optional*): a speech recognition model, a folder or a Hub id.
         recognizer_name (`str`, *optional*): its name in transcripts; by default `transcribe`.
