@@ -11,6 +11,7 @@ from evidence.settings import (
     ArchiveConfig,
     BackboneConfig,
     ComposedConfig,
+    EncodersConfig,
     FusedConfig,
     GapConfig,
     HalveConfig,
@@ -94,6 +95,29 @@ def composed(config: ComposedConfig) -> None:
     if not config.report_only:
         measure(config.stamps, config.prompts, config.output, print_lines)
     results = ComposedResults(config.output)
+    text = report(results)
+    (config.output / "README.md").write_text(text, encoding="utf-8")
+    print_lines(*text.splitlines())
+    if config.page is not None:
+        config.page.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+@command_of(app, EncodersConfig)
+def encoders(config: EncodersConfig) -> None:
+    """Compare encoders with spaces of their own, side by side, with other ways to join them. Needs pocketsphinx."""
+    from evidence.encoders.report import PAGE, EncodersResults, fill, report
+
+    if not config.report_only:
+        from evidence.encoders.measuring import measure
+        from evidence.encoders.sets import read_composed, read_miniature, read_stamps
+
+        readers = {
+            "miniature": lambda: read_miniature(config.model, config.root),
+            "stamps": lambda: read_stamps(config.stamps),
+            "composed": lambda: read_composed(config.stamps, config.prompts),
+        }
+        measure(readers, config.output)
+    results = EncodersResults(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")
     print_lines(*text.splitlines())
