@@ -124,7 +124,7 @@ def _laid_out(embeddings: Embeddings, method: Method, clips: ClipSet, numbers: N
     return embeddings
 
 
-def _fitted_scales(texts: Embeddings, are_own: bool) -> dict[str, Any]:
+def fitted_scales(texts: Embeddings, are_own: bool) -> dict[str, Any]:
     """Scales and offsets by texts; those of the clips themselves are not compared with the clip that they are of."""
     similarities = torch.einsum("qd,vmd->qvm", texts.text_embeds, texts.modality_embeds)
     mask = texts.modality_mask.repeat(len(similarities), 1, 1)
@@ -159,7 +159,7 @@ def scored(name: str, clips: ClipSet, draw: Draw, half: Embeddings, numbers: Num
     else:
         are_own = method.cosines == "own texts"
         texts = draw.own_texts if are_own else draw.fitted
-        options = _fitted_scales(_laid_out(texts, method, clips, numbers), are_own)
+        options = fitted_scales(_laid_out(texts, method, clips, numbers), are_own)
         options["query_temperature"] = _UNIT * numbers.get("deviations", 1.0)
     return _laid_out(half, method, clips, numbers), (method.score, options)
 
@@ -195,6 +195,7 @@ __all__ = [
     "Numbers",
     "choose",
     "direct_sum",
+    "fitted_scales",
     "scored",
     "with_shared",
 ]

@@ -70,7 +70,7 @@ def _with_texts(embeddings: Embeddings, texts: torch.Tensor, owners: torch.Tenso
     return replace(embeddings, text_embeds=texts, pairs=pairs, query_ids=names, captions=names)
 
 
-def _own_texts(embeddings: Embeddings, names: Sequence[str]) -> Embeddings:
+def own_texts_of(embeddings: Embeddings, names: Sequence[str]) -> Embeddings:
     """The clips with their texts in place of captions: modalities that the encoder of queries embedded."""
     texts = []
     owners = []
@@ -158,7 +158,7 @@ def read_stamps(root: Path) -> ClipSet:
         drawn = [_drawn(half, regime, seed, embedding.MODALITIES) for seed, half in enumerate(halves)]
         found[regime] = []
         for fitted, shown in zip(*drawn, strict=True):
-            found[regime].append(Draw(fitted, shown, _own_texts(fitted, ["title"])))
+            found[regime].append(Draw(fitted, shown, own_texts_of(fitted, ["title"])))
     model, _ = load_model(LIGHT, modalities=embedding.MODALITIES)
     about = _about(found["missing"][0], provenance_of(model, LIGHT))
     return ClipSet((0, 1, 1), (_CLIP, _MINILM, _MINILM), found, about)
@@ -193,9 +193,9 @@ def read_composed(stamps: Path, prompts: Path) -> ClipSet:
     for regime in measuring.CLIPS:
         found[regime] = []
         for fitted, shown in zip(*(side[regime] for side in sides), strict=True):
-            found[regime].append(Draw(fitted, shown, _own_texts(fitted, ["title", "subtitle"])))
+            found[regime].append(Draw(fitted, shown, own_texts_of(fitted, ["title", "subtitle"])))
     about = _about(found["complete"][0], vectors.metadata)
     return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found, about)
 
 
-__all__ = ["NUM_DRAWS", "ClipSet", "Draw", "read_composed", "read_miniature", "read_stamps"]
+__all__ = ["NUM_DRAWS", "ClipSet", "Draw", "own_texts_of", "read_composed", "read_miniature", "read_stamps"]
