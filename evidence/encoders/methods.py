@@ -21,10 +21,10 @@ from .sets import ClipSet, Draw
 
 _CHOSEN_BY = 5  # draws of each regime, by which numbers are chosen
 _UNIT = 0.1  # one deviation of fitted cosines; ranks do not depend on it
-_DEVIATIONS = (0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_DEVIATIONS = (0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-_TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-_CONSTANTS = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0, 100.0, 300.0, 1000.0)
+_RAW = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_CONSTANTS = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 60.0, 100.0, 300.0, 1000.0)
 
 Numbers = Mapping[str, float]
 """What is chosen for a method, by name."""
@@ -53,21 +53,18 @@ class Method:
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
-RULE, JOINT, SHARED, CHOSEN = "scalar", "joint", "scalar_shared", "scalar_chosen"
-"""SCALAR on the direct sum; in the joint space; and on the direct sum with chosen numbers, with a shared component and
-without."""
+RULE = "scalar"
+"""SCALAR on the direct sum, with scales that need no labels, and nothing chosen."""
 
 METHODS: dict[str, Method] = {
-    RULE: Method("direct sum"),
-    "own_texts": Method("direct sum, scales by the clips' own texts", cosines="own texts"),
-    CHOSEN: Method("direct sum, temperature chosen", grid={"deviations": _DEVIATIONS}),
-    SHARED: Method("direct sum, temperature and rho chosen", grid={"deviations": _DEVIATIONS, "share": _SHARES}),
-    "share_alone": Method("direct sum, rho chosen", grid={"share": _SHARES}),
-    "raw": Method(
-        "direct sum, raw cosines, temperature chosen", cosines="published", grid={"query_temperature": _TEMPERATURES}
-    ),
-    JOINT: Method("joint space", is_joint=True),
-    "joint_chosen": Method("joint space, temperature chosen", is_joint=True, grid={"deviations": _DEVIATIONS}),
+    RULE: Method("SCALAR, direct sum"),
+    "own_texts": Method("SCALAR, scales by the clips' own texts", cosines="own texts"),
+    "scalar_chosen": Method("SCALAR, temperature chosen", grid={"deviations": _DEVIATIONS}),
+    "scalar_shared": Method("SCALAR, temperature and rho chosen", grid={"deviations": _DEVIATIONS, "share": _SHARES}),
+    "share_alone": Method("SCALAR, rho chosen", grid={"share": _SHARES}),
+    "raw": Method("SCALAR, raw cosines, temperature chosen", "scalar", "published", grid={"query_temperature": _RAW}),
+    "joint": Method("SCALAR, joint space", is_joint=True),
+    "joint_chosen": Method("SCALAR, joint space, temperature chosen", is_joint=True, grid={"deviations": _DEVIATIONS}),
     "max": Method("max", "max"),
     "max_raw": Method("max, raw cosines", "max", "published"),
     "mean": Method("mean", "mean"),
@@ -186,11 +183,8 @@ def choose(name: str, clips: ClipSet) -> dict[str, float]:
 
 
 __all__ = [
-    "CHOSEN",
-    "JOINT",
     "METHODS",
     "RULE",
-    "SHARED",
     "Method",
     "Numbers",
     "choose",

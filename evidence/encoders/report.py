@@ -26,6 +26,7 @@ PAGE = Path(__file__).with_name("page.md")
 
 _CLAIMS = Path(__file__).with_name("claims.yaml")
 _LEVEL = "level"
+_WAYS = ("text to clip", "clip to text")  # DIRECTIONS, for readers
 
 
 class EncodersResults:
@@ -80,10 +81,11 @@ class EncodersResults:
         """Return the mean over draws and captions, in points."""
         return float(self.values(name, method, **chosen).mean())
 
-    def difference(self, name: str, first: str, second: str) -> dict[str, float]:
+    def difference(self, name: str, first: str, second: str, direction: str | None = None) -> dict[str, float]:
         """Return the difference of two methods on a set, for other captions and other draws; see
         [`pooled_interval`]."""
-        return pooled_interval([(self.values(name, first), self.values(name, second))], paired=True)
+        sides = [self.values(name, method, direction=direction) for method in (first, second)]
+        return pooled_interval([tuple(sides)], paired=True)
 
 
 # Claims --------------------------------------------------------------------------------------------------------------
@@ -131,15 +133,16 @@ def methods_table(results: EncodersResults) -> MetricsTable:
     for name, method in METHODS.items():
         row: list[Cell | str] = [method.title]
         for each in results.sets:
-            row.append(Cell((results.mean(each, name),)))
+            for direction in DIRECTIONS:
+                row.append(Cell((results.mean(each, name, direction=direction),)))
             row.append("" if name == RULE else format_interval(results.difference(each, RULE, name)))
         rows.append(row)
     columns = [("", "method")]
     for each in results.sets:
-        columns += [(each, "MRR@10"), (each, "minus")]
+        columns += [(each, name) for name in (*_WAYS, "minus")]
     note = (
-        "MRR@10 in percent, the mean of both directions and of a set's regimes. Minus: points of MRR@10, the first "
-        "row minus the method, with the 95 % interval for other captions and other draws. Chosen: by labelled "
+        "MRR@10 in percent, the mean of a set's regimes. Minus: the first row minus the method, in points of MRR@10, "
+        "the mean of both directions, with the 95 % interval for other captions and other draws. Chosen: by labelled "
         "captions of the half that fits; the first row needs none."
     )
     return MetricsTable("methods", "Methods", note, columns, [rows], 1)
@@ -183,7 +186,7 @@ def regimes_table(results: EncodersResults) -> MetricsTable:
     columns = [("", "method")]
     for each, regimes in results.regimes.items():
         for regime in regimes:
-            columns += [(f"{each}, {regime}", way) for way in ("text to clip", "clip to text")]
+            columns += [(f"{each}, {regime}", way) for way in _WAYS]
     return MetricsTable("regimes", "Regimes and directions", "MRR@10 in percent.", columns, [rows], 1)
 
 
@@ -228,9 +231,9 @@ def fill(text: str, results: EncodersResults) -> str:
     Fill a template.
 
     Args:
-        text (`str`): with `{{table NAME}}`; `{{minus SET METHOD METHOD}}`, a difference with its interval; `{{mean SET
-            METHOD}}`, an MRR@10; `{{count SET HALF KIND}}`, a number of clips or captions; `{{holding}}`, how many
-            claims hold.
+        text (`str`): with `{{table NAME}}`; `{{minus SET METHOD METHOD [DIRECTION]}}`, a difference with its interval;
+            `{{mean SET METHOD}}`, an MRR@10; `{{count SET HALF KIND}}`, a number of clips or captions; `{{holding}}`,
+            how many claims hold.
         results ([`EncodersResults`]): of encoders side by side.
 
     Raises:

@@ -9,10 +9,8 @@ import yaml
 
 from evidence.encoders.measuring import RANKS, rank_set
 from evidence.encoders.methods import (
-    JOINT,
     METHODS,
     RULE,
-    SHARED,
     Method,
     choose,
     direct_sum,
@@ -100,7 +98,7 @@ def test_in_one_space_the_direct_sum_is_the_joint_space():
     clips = made_set((0, 0, 0))
     draw = clips.regimes["missing"][1]
     ranks = []
-    for name in (RULE, JOINT):
+    for name in (RULE, "joint"):
         embeddings, choice = scored(name, clips, draw, draw.shown, {})
         ranks.append(next(own_ranks(embeddings, [embeddings.modality_mask], choice)))
     for direction in DIRECTIONS:
@@ -152,7 +150,7 @@ def test_every_method_ranks_every_draw_in_both_directions(monkeypatch):
     monkeypatch.setattr("evidence.encoders.methods.METHODS", few)
     rows, chosen = rank_set("made", made_set())
     assert {row["method"] for row in rows} == set(chosen) == set(METHODS)
-    assert set(chosen[SHARED]) == {"deviations", "share"}
+    assert set(chosen["scalar_shared"]) == {"deviations", "share"}
     for row in rows:
         assert len(row["ranks"]) == 12 * (1 if row["regime"] == "complete" else 2)
     assert {row["direction"] for row in rows} == set(DIRECTIONS)
