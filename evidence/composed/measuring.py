@@ -224,6 +224,28 @@ def rank_draw(
 # Everything --------------------------------------------------------------------------------------------------------
 
 
+def embed_draws(
+    half: Half, understood: Mapping[str, str], kinds: Sequence[str], stamps: Path
+) -> tuple[dict[str, list[list[ComposedClip]]], Vectors]:
+    """
+    Draw sets of clips of a half, and embed what they are made of once.
+
+    Args:
+        half ([`Half`]), understood (`Mapping[str, str]`), stamps (`Path`): as of [`embed`].
+        kinds (`Sequence[str]`): some of [`CLIPS`].
+
+    Returns:
+        All draws of each kind, and the vectors of which [`compose`] makes embeddings.
+    """
+    clips = {}
+    captions = []
+    for kind in kinds:
+        clips[kind] = [draw(half, seed, kind == "complete") for seed in range(NUM_DRAWS)]
+        for drawn in clips[kind]:
+            captions += [clip.caption for clip in drawn]
+    return clips, embed(half, understood, captions, stamps)
+
+
 def _ceilings(clips: Sequence[Sequence[ComposedClip]]) -> dict[str, dict[str, float]]:
     """The ceilings of each reader and kind of caption, means over draws."""
     readers = {"all": None} | {name: name for name in MODALITIES}
@@ -256,27 +278,21 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
     facts: dict[str, Any] = {"draws": NUM_DRAWS, "halves": {}, "words": len(WORDS), "wrong": wrong}
     facts["word_error"] = 100 * wrong / len(WORDS)
     facts["versions"] = versions()
-    clips: dict[tuple[str, str], list[list[ComposedClip]]] = {}
+    clips = {}
     vectors = {}
     for name, half in halves.items():
         photographs, sounds, pairs = len(half.photographs), len(half.sounds), len(half.pairs)
         show(f"{name}: {photographs} photographs, {sounds} sounds, {pairs} pairs of words")
         facts["halves"][name] = {"photographs": photographs, "sounds": sounds, "pairs": pairs}
-        captions = []
-        for kind in CLIPS:
-            if name == "validation" and kind == "complete":
-                continue
-            clips[name, kind] = [draw(half, seed, kind == "complete") for seed in range(NUM_DRAWS)]
-            for drawn in clips[name, kind]:
-                captions += [clip.caption for clip in drawn]
-        vectors[name] = embed(half, understood, captions, stamps)
+        kinds = CLIPS[:1] if name == "validation" else CLIPS
+        clips[name], vectors[name] = embed_draws(half, understood, kinds, stamps)
 
     # Each draw is fitted by itself; ranks of all draws of a set, score, numbers and direction make one row.
     rows: dict[tuple[str, str, str, str], bytes] = {}
     facts["fits"] = []
     for number in range(NUM_DRAWS):
-        fitted = compose(clips["validation", "incomplete"][number], vectors["validation"])
-        shown = {kind: compose(clips["test", kind][number], vectors["test"]) for kind in CLIPS}
+        fitted = compose(clips["validation"]["incomplete"][number], vectors["validation"])
+        shown = {kind: compose(clips["test"][kind][number], vectors["test"]) for kind in CLIPS}
         ranks, fits = rank_draw(fitted, shown)
         for key, values in ranks.items():
             rows[key] = rows.get(key, b"") + values
@@ -285,7 +301,7 @@ def measure(stamps: Path, prompts: Path, output: Path, show: Callable[[str], Any
     facts["about"] = {}
     facts["ceilings"] = {}
     for kind in CLIPS:
-        drawn = clips["test", kind]
+        drawn = clips["test"][kind]
         # What each caption is about, by initials.
         facts["about"][kind] = []
         for one in drawn:
@@ -310,6 +326,7 @@ __all__ = [
     "Vectors",
     "compose",
     "embed",
+    "embed_draws",
     "fit_arity",
     "measure",
     "rank_draw",

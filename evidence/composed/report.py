@@ -1,6 +1,5 @@
 """The tables and findings of composed clips, computed from their results alone, and their page."""
 
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from evidence.reports.tables import Cell, MetricsTable, Row, markdown
+from evidence.reports import pages
+from evidence.reports.pages import shown, write_report
+from evidence.reports.tables import Cell, MetricsTable, Row
 from evidence.statistics import pooled_interval
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
 from evidence.study.measure import AS_TRAINED, FITTED_ALL, KEPT_OR_NOT
@@ -179,7 +180,7 @@ def findings_table(results: ComposedResults) -> MetricsTable:
         recall = format_interval(results.finding(claim, measure="R@1"))
         agrees = "yes" if sign == claim["expected"] else "no"
         in_study = "" if there is None else format_interval(there)
-        signs = [shown.replace("-", "−") for shown in (claim["expected"], sign)]
+        signs = [text.replace("-", "−") for text in (claim["expected"], sign)]
         rows.append([claim["sentence"], *signs, agrees, format_interval(entry), recall, in_study])
     note = (
         "Points of MRR@10, the mean of both directions, and of R@1, with 95 % intervals for other photographs and "
@@ -252,11 +253,8 @@ TABLES = {"findings": findings_table, "scores": scores_table, "ceilings": ceilin
 
 def report(results: ComposedResults) -> str:
     """Return all tables in Markdown."""
-    parts = [f"# Results of composed clips\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/composed_clips.md."]
-    for make in TABLES.values():
-        table = make(results)
-        parts.append(f"## {table.title}\n\n{markdown(table)}\n\n{table.note}")
-    return "\n\n".join(parts) + "\n"
+    opening = f"# Results of composed clips\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/composed_clips.md."
+    return write_report(opening, {name: make(results) for name, make in TABLES.items()})
 
 
 def fill(text: str, results: ComposedResults) -> str:
@@ -274,30 +272,31 @@ def fill(text: str, results: ComposedResults) -> str:
     """
     claims = {claim["name"]: claim for claim in read_claims()}
 
-    def put(match: re.Match) -> str:
-        kind, *names = match.group(1).split()
-        if kind == "table":
-            table = TABLES[names[0]](results)
-            return f"{markdown(table)}\n\n{table.note}"
-        if kind == "finding":
-            return format_interval(results.finding(claims[names[0]]))
-        if kind == "minus":
-            options = dict(name.split("=") for name in names[2:])
-            if "numbers" in options:
-                options["numbers"] = options["numbers"].replace("_", " ")
-            sides = [[{"score": name} | options] for name in names[:2]]
-            return format_interval(results.finding({"plus": sides[0], "minus": sides[1]}))
-        if kind == "same":
-            same = [_SIGNS[side_of_zero(results.finding(claim))] == claim["expected"] for claim in claims.values()]
-            return f"{sum(same)} of {len(same)}"
-        if kind == "fact":
-            value: Any = results.facts
-            for name in names:
-                value = value[name]
-            return f"{value:.0f}" if isinstance(value, float) else str(value)
-        raise ValueError(f"{match.group(0)} names nothing that was measured.")
+    def minus(first: str, second: str, *options: str) -> str:
+        chosen = dict(name.split("=") for name in options)
+        if "numbers" in chosen:
+            chosen["numbers"] = chosen["numbers"].replace("_", " ")
+        sides = [[{"score": name} | chosen] for name in (first, second)]
+        return format_interval(results.finding({"plus": sides[0], "minus": sides[1]}))
 
-    return re.sub(r"\{\{(.+?)\}\}", put, text)
+    def same() -> str:
+        signs = [_SIGNS[side_of_zero(results.finding(claim))] == claim["expected"] for claim in claims.values()]
+        return f"{sum(signs)} of {len(signs)}"
+
+    def fact(*names: str) -> str:
+        value: Any = results.facts
+        for name in names:
+            value = value[name]
+        return f"{value:.0f}" if isinstance(value, float) else str(value)
+
+    kinds = {
+        "table": lambda name: shown(TABLES[name](results)),
+        "finding": lambda name: format_interval(results.finding(claims[name])),
+        "minus": minus,
+        "same": same,
+        "fact": fact,
+    }
+    return pages.fill(text, kinds)
 
 
 __all__ = ["BEST", "PAGE", "RESULTS", "TABLES", "ComposedResults", "fill", "read_claims", "report"]

@@ -7,27 +7,25 @@ each had an encoder with a space of its own; the model's one space shows what th
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from evidence.composed import drawing, measuring, media
+from evidence.composed import measuring, media
 from evidence.stamps import embedding, items, regimes
-from evidence.study.towers import load_for, metadata_of
+from evidence.study.towers import load_for
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset, embed_texts
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.gallery.store.provenance import provenance_of
-from scalar_retrieval.modeling_scalar import load_model
-from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 
 NUM_DRAWS = 20
 """Draws of each half, under each regime that draws anything."""
 
+_FIT_SEED = 0
+_SHOWN_SEED = 1
 _AT_ONCE = 64  # texts in a forward pass
+# Scales and offsets that put cosines from 0 to 1 where those of published encoders lie.
 _CLIP = (0.2, 0.15)
 _CLAP = (0.5, 0.0)
 _MINILM = (0.7, 0.0)
-"""A scale and an offset that put cosines from 0 to 1 where published encoders have theirs."""
 
 
 @dataclass(frozen=True)
@@ -53,63 +51,38 @@ class ClipSet:
     Args:
         spaces (`tuple[int, ...]`): the number of the space of each modality, from 0.
         published (`tuple[tuple[float, float], ...]`): for each modality scale and offset of an encoder's cosines.
-        regimes (`dict[str, list[Draw]]`): by what clips lack.
-        about (`dict`): numbers of clips and captions, and the model.
+        regimes (`dict[str, list[Draw]]`): draws by what clips lack.
     """
 
     spaces: tuple[int, ...]
     published: tuple[tuple[float, float], ...]
     regimes: dict[str, list[Draw]]
-    about: dict[str, Any]
 
 
 def _with_texts(embeddings: Embeddings, texts: torch.Tensor, owners: torch.Tensor) -> Embeddings:
     """The clips with other texts `(texts, D)`, and the clip that each is of `(texts,)`."""
-    names = [str(number) for number in range(len(texts))]
+    names = list(map(str, range(len(texts))))
     pairs = torch.stack([torch.arange(len(texts)), owners], dim=1)
     return replace(embeddings, text_embeds=texts, pairs=pairs, query_ids=names, captions=names)
 
 
 def own_texts_of(embeddings: Embeddings, names: Sequence[str]) -> Embeddings:
-    """The clips with their texts in place of captions: modalities that the encoder of queries embedded."""
-    texts = []
-    owners = []
-    for name in names:
-        column = embeddings.modalities.index(name)
-        present = embeddings.modality_mask[:, column].nonzero().flatten()
-        texts.append(embeddings.modality_embeds[present, column])
-        owners.append(present)
-    return _with_texts(embeddings, torch.cat(texts), torch.cat(owners))
-
-
-def _about(draw: Draw, metadata: dict[str, Any]) -> dict[str, Any]:
-    counts = {}
-    for name, half in (("fit", draw.fitted), ("shown", draw.shown)):
-        counts[name] = {"clips": len(half.clip_ids), "captions": len(half.captions)}
-    return {"counts": counts, "fingerprint": metadata.get("fingerprint")}
-
-
-# The miniature, and the stamps ---------------------------------------------------------------------------------------
+    """Return the clips with modalities that the encoder of queries embedded in place of captions."""
+    columns = [embeddings.modalities.index(name) for name in names]
+    owners, places = embeddings.modality_mask[:, columns].nonzero().T
+    return _with_texts(embeddings, embeddings.modality_embeds[:, columns][owners, places], owners)
 
 
 def _drawn(half: embedding.Half, regime: str, seed: int, modalities: Sequence[str]) -> list[Embeddings]:
     """All draws of a regime of a half."""
     drawn = regimes.draw(half, regime, NUM_DRAWS, seed)
-    queries = [str(number) for number in range(len(half.relevant))]
+    queries = list(map(str, range(len(half.relevant))))
     found = []
     for embeds, mask in zip(drawn.modality_embeds, drawn.modality_mask, strict=True):
-        found.append(
-            Embeddings(
-                text_embeds=half.text_embeds,
-                modality_embeds=embeds,
-                modality_mask=mask & embeds.any(-1),  # a clip may have lacked it before
-                pairs=torch.stack([torch.arange(len(queries)), half.relevant], dim=1),
-                clip_ids=[str(number) for number in range(len(mask))],
-                query_ids=queries,
-                captions=queries,
-                modalities=tuple(modalities),
-            )
-        )
+        mask = mask & embeds.any(-1)  # a clip may have lacked it before
+        pairs = torch.stack([torch.arange(len(queries)), half.relevant], dim=1)
+        clips = list(map(str, range(len(mask))))
+        found.append(Embeddings(half.text_embeds, embeds, mask, pairs, clips, queries, queries, tuple(modalities)))
     return found
 
 
@@ -122,24 +95,22 @@ def read_miniature(model: Path, root: Path) -> ClipSet:
         root (`Path`): the folder of the benchmark. Its validation clips are the half to fit to.
     """
     halves = []
-    for split in ("validation", "test"):
+    for split in ("test", "validation"):
         network, processor, rows, _ = load_for(model, root, split)
         embeddings = embed_dataset(network, processor, rows, progress=False, num_workers=1)
-        present = embeddings.modality_embeds * embeddings.modality_mask[..., None]
-        halves.append(embedding.Half(embeddings.text_embeds, present, embeddings.pairs[:, 1]))
-        if split == "validation":
-            # Subtitles as queries, as a gallery's own texts are read.
-            texts = [text for text in rows["subtitle"] if text is not None]
-            subtitles = embed_texts(network, processor, texts, _AT_ONCE)
-            owners = torch.tensor([text is not None for text in rows["subtitle"]]).nonzero().flatten()
-    found = {}
-    for regime, drawn in (("as generated", "complete"), ("missing", "missing")):
-        sides = [_drawn(half, drawn, seed, embeddings.modalities) for seed, half in enumerate(halves)]
-        found[regime] = []
-        for fitted, shown in zip(*sides, strict=True):
-            found[regime].append(Draw(fitted, shown, _with_texts(fitted, subtitles, owners)))
-    about = _about(found["missing"][0], metadata_of(network, model, rows))
-    return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found, about)
+        embeds = embeddings.modality_embeds * embeddings.modality_mask[..., None]
+        halves.append(embedding.Half(embeddings.text_embeds, embeds, embeddings.pairs[:, 1]))
+    # Subtitles of the half to fit to as queries, as a gallery's own texts are read.
+    owners = embeddings.modality_mask[:, -1].nonzero().flatten()
+    subtitles = embed_texts(network, processor, [rows["subtitle"][row] for row in owners.tolist()], _AT_ONCE)
+
+    found: dict[str, list[Draw]] = {}
+    for title, regime in (("as generated", "complete"), ("missing", "missing")):
+        others = _drawn(halves[0], regime, _SHOWN_SEED, embeddings.modalities)
+        found[title] = []
+        for place, one in enumerate(_drawn(halves[1], regime, _FIT_SEED, embeddings.modalities)):
+            found[title].append(Draw(one, others[place], _with_texts(one, subtitles, owners)))
+    return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found)
 
 
 def read_stamps(root: Path) -> ClipSet:
@@ -149,22 +120,16 @@ def read_stamps(root: Path) -> ClipSet:
     Args:
         root (`Path`): the folder of stamps.
     """
-    sides: dict[bool, list[items.Item]] = {False: [], True: []}
-    for item in items.read_items(root):
-        sides[item.is_shown].append(item)
-    halves = [embedding.embed_half(side, root) for side in sides.values()]
-    found = {}
+    read = items.read_items(root)
+    shown = embedding.embed_half([item for item in read if item.is_shown], root)
+    fitted = embedding.embed_half([item for item in read if not item.is_shown], root)
+    found: dict[str, list[Draw]] = {}
     for regime in regimes.REGIMES:
-        drawn = [_drawn(half, regime, seed, embedding.MODALITIES) for seed, half in enumerate(halves)]
+        others = _drawn(shown, regime, _SHOWN_SEED, embedding.MODALITIES)
         found[regime] = []
-        for fitted, shown in zip(*drawn, strict=True):
-            found[regime].append(Draw(fitted, shown, own_texts_of(fitted, ["title"])))
-    model, _ = load_model(LIGHT, modalities=embedding.MODALITIES)
-    about = _about(found["missing"][0], provenance_of(model, LIGHT))
-    return ClipSet((0, 1, 1), (_CLIP, _MINILM, _MINILM), found, about)
-
-
-# Composed clips ------------------------------------------------------------------------------------------------------
+        for place, one in enumerate(_drawn(fitted, regime, _FIT_SEED, embedding.MODALITIES)):
+            found[regime].append(Draw(one, others[place], own_texts_of(one, ["title"])))
+    return ClipSet((0, 1, 1), (_CLIP, _MINILM, _MINILM), found)
 
 
 def read_composed(stamps: Path, prompts: Path) -> ClipSet:
@@ -175,27 +140,18 @@ def read_composed(stamps: Path, prompts: Path) -> ClipSet:
         stamps (`Path`), prompts (`Path`): the folders of both packages.
     """
     understood = media.recognise(prompts)
-    sides = []
+    halves = []
     for half in media.read_halves(stamps, prompts).values():
-        clips = {}
-        captions = []
-        for regime in measuring.CLIPS:
-            clips[regime] = [drawing.draw(half, seed, regime == "complete") for seed in range(NUM_DRAWS)]
-            for drawn in clips[regime]:
-                captions += [clip.caption for clip in drawn]
-        # What clips are made of is embedded once.
-        vectors = measuring.embed(half, understood, captions, stamps)
-        composed = {}
-        for regime, draws in clips.items():
-            composed[regime] = [measuring.compose(drawn, vectors) for drawn in draws]
-        sides.append(composed)
-    found = {}
-    for regime in measuring.CLIPS:
-        found[regime] = []
-        for fitted, shown in zip(*(side[regime] for side in sides), strict=True):
-            found[regime].append(Draw(fitted, shown, own_texts_of(fitted, ["title", "subtitle"])))
-    about = _about(found["complete"][0], vectors.metadata)
-    return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found, about)
+        halves.append(measuring.embed_draws(half, understood, measuring.CLIPS, stamps))
+    (fitted, vectors), (shown, other_vectors) = halves
+    found: dict[str, list[Draw]] = {}
+    for kind in measuring.CLIPS:
+        found[kind] = []
+        for clips, others in zip(fitted[kind], shown[kind], strict=True):
+            one = measuring.compose(clips, vectors)
+            texts = own_texts_of(one, ["title", "subtitle"])
+            found[kind].append(Draw(one, measuring.compose(others, other_vectors), texts))
+    return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found)
 
 
 __all__ = ["NUM_DRAWS", "ClipSet", "Draw", "own_texts_of", "read_composed", "read_miniature", "read_stamps"]

@@ -1,0 +1,43 @@
+"""Pages and reports of a study, made of its tables and of numbers that are computed from its results."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from evidence.reports.tables import MetricsTable, markdown
+
+
+def shown(table: MetricsTable) -> str:
+    """Return a table in Markdown, with its note."""
+    return f"{markdown(table)}\n\n{table.note}"
+
+
+def write_report(opening: str, tables: Mapping[str, MetricsTable]) -> str:
+    """Return tables in Markdown, each under its title, after an opening."""
+    parts = [opening]
+    for table in tables.values():
+        parts.append(f"## {table.title}\n\n{shown(table)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def fill(text: str, kinds: Mapping[str, Callable[..., str]]) -> str:
+    """
+    Fill a template.
+
+    Args:
+        text (`str`): with `{{KIND NAME ...}}`.
+        kinds (`Mapping[str, Callable]`): by each kind what returns the text for its names.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+
+    def put(match: re.Match) -> str:
+        kind, *names = match.group(1).split()
+        if kind not in kinds:
+            raise ValueError(f"{match.group(0)} names nothing that was measured.")
+        return kinds[kind](*names)
+
+    return re.sub(r"\{\{(.+?)\}\}", put, text)
+
+
+__all__ = ["fill", "shown", "write_report"]
