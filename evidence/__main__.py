@@ -105,18 +105,11 @@ def composed(config: ComposedConfig) -> None:
 @command_of(app, EncodersConfig)
 def encoders(config: EncodersConfig) -> None:
     """Compare encoders with spaces of their own, side by side, with other ways to join them. Needs pocketsphinx."""
+    from evidence.encoders.measuring import measure
     from evidence.encoders.report import PAGE, EncodersResults, fill, report
 
     if not config.report_only:
-        from evidence.encoders.measuring import measure
-        from evidence.encoders.sets import read_composed, read_miniature, read_stamps
-
-        readers = {
-            "miniature": lambda: read_miniature(config.model, config.root),
-            "stamps": lambda: read_stamps(config.stamps),
-            "composed": lambda: read_composed(config.stamps, config.prompts),
-        }
-        measure(readers, config.output)
+        measure(config)
     results = EncodersResults(config.output)
     text = report(results)
     (config.output / "README.md").write_text(text, encoding="utf-8")

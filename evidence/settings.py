@@ -104,24 +104,11 @@ class ComposedConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodersConfig:
+class EncodersConfig(ComposedConfig):
     """Settings of the comparison of encoders side by side, see `evidence/encoders`."""
 
-    model: Annotated[AnyPath, Option(help="Folder of the model that `make demo` trains."), _PATH] = Path(
-        "runs/miniature"
-    )
-    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark."), _PATH] = Path("data/miniature")
-    stamps: Annotated[AnyPath, Option(help="Folder of the stamps of tuxpaint-stamps-default."), _PATH] = Path(
-        "/usr/share/tuxpaint/stamps"
-    )
-    prompts: Annotated[AnyPath, Option(help="Folder of the prompts of asterisk-core-sounds-en-wav."), _PATH] = Path(
-        "/usr/share/asterisk/sounds/en_US_f_Allison"
-    )
-    output: Annotated[AnyPath, Option(help="Folder for the results."), _PATH]
-    report_only: Annotated[bool, Option("--report-only", help="Only print the tables of the results in OUTPUT.")] = (
-        False
-    )
-    page: Annotated[AnyPath | None, Option(help="File for the page with these results."), Given(Path | None)] = None
+    model: Annotated[AnyPath, Option(help="Folder of the model that `make demo` trains."), _PATH] = "runs/miniature"
+    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark."), _PATH] = "data/miniature"
 
 
 @dataclass(frozen=True, kw_only=True)

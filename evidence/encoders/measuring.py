@@ -1,6 +1,5 @@
 """Chooses every method's numbers on the half that fits, and ranks the half that is shown."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,14 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
+from evidence.settings import EncodersConfig
 from evidence.study.measure import write_ranks
 from evidence.study.ranks import HIGHEST, own_ranks
 from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.gallery.store.provenance import versions
 
 from .methods import METHODS, choose, scored
-from .sets import ClipSet
+from .sets import ClipSet, read_composed, read_miniature, read_stamps
 
 RANKS, FACTS = "ranks.parquet", "encoders.json"
 """The files of a folder of results."""
@@ -50,21 +50,28 @@ def rank_set(name: str, clips: ClipSet) -> tuple[list[dict[str, Any]], dict[str,
     return rows, chosen
 
 
-def measure(readers: Mapping[str, Callable[[], ClipSet]], output: Path) -> None:
+def measure(config: EncodersConfig) -> None:
     """
     Measure all methods on every set, and write the results.
 
-    Args:
-        readers (`Mapping`): by the name of each set, a function that embeds it.
-        output (`Path`): folder for the results.
+    Raises:
+        FileNotFoundError, ModuleNotFoundError: a package, the recogniser or the model of `make demo` is not there.
     """
+    # What may be missing on a machine is read first.
+    composed = read_composed(Path(config.stamps), Path(config.prompts))
+    sets = {
+        "miniature": read_miniature(Path(config.model), Path(config.root)),
+        "stamps": read_stamps(Path(config.stamps)),
+        "composed": composed,
+    }
     rows = []
     facts: dict[str, Any] = {"versions": versions(), "sets": {}}
-    for name, read in readers.items():
-        clips = read()
+    for name, clips in sets.items():
         ranked, chosen = rank_set(name, clips)
         rows += ranked
-        facts["sets"][name] = clips.about | {"numbers": chosen}
+        captions = len(next(iter(clips.regimes.values()))[0].shown.captions)
+        facts["sets"][name] = {"captions": captions, "regimes": list(clips.regimes), "numbers": chosen}
+    output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     write_ranks(pa.Table.from_pylist(rows), output / RANKS)
     write_json(facts, output / FACTS)

@@ -54,7 +54,7 @@ def made_set(spaces=(0, 1, 2)):
     for seed in range(2):
         fitted = made_clips(seed)
         draws.append(Draw(fitted, made_clips(seed + 10), own_texts_of(fitted, ["title", "subtitle"])))
-    return ClipSet(spaces, ((0.2, 0.15), (0.5, 0.0), (0.7, 0.0)), {"complete": draws[:1], "missing": draws}, {})
+    return ClipSet(spaces, ((0.2, 0.15), (0.5, 0.0), (0.7, 0.0)), {"complete": draws[:1], "missing": draws})
 
 
 def products(embeddings):
@@ -184,7 +184,7 @@ def test_the_mean_reciprocal_rank_is_that_of_the_ranks(results):
     """Recomputed in plain Python, of every tenth row."""
     for row in pq.read_table(RESULTS / RANKS).to_pylist()[::10]:
         expected = 100 * sum(1 / rank for rank in row["ranks"] if rank <= 10) / len(row["ranks"])
-        found = results.mean(row["set"], row["method"], regime=row["regime"], direction=row["direction"])
+        found = results.mean(row["set"], row["method"], direction=row["direction"], regimes=(row["regime"],))
         assert found == pytest.approx(expected)
 
 
