@@ -1,5 +1,6 @@
 """The tables and claims of encoders side by side, computed from their results alone, and their page."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,16 +86,22 @@ def read_claims() -> dict[str, Any]:
     return yaml.safe_load(_CLAIMS.read_text(encoding="utf-8"))
 
 
+def holds(claim: Mapping[str, Any]) -> bool:
+    """Return whether a claim holds with its `difference` and the bounds `low` and `high`, by the rule of
+    `claims.yaml`."""
+    least = claim["least"]
+    if least == _LEVEL:
+        return claim["high"] >= 0
+    is_enough = claim["difference"] >= least
+    return is_enough and (least <= 0 or claim["low"] > 0)
+
+
 def judged(results: EncodersResults) -> list[dict[str, Any]]:
     """Return the claims with their differences, intervals, and whether they hold."""
     found = []
     for claim in read_claims()["claims"]:
         entry = claim | results.difference(claim["set"], RULE, claim["rival"])
-        least = claim["least"]
-        if least == _LEVEL:
-            entry["holds"] = entry["high"] >= 0
-        else:
-            entry["holds"] = entry["difference"] >= least and (least <= 0 or entry["low"] > 0)
+        entry["holds"] = holds(entry)
         found.append(entry)
     return found
 
@@ -185,4 +192,4 @@ def fill(text: str, results: EncodersResults) -> str:
     return pages.fill(text, kinds)
 
 
-__all__ = ["PAGE", "RESULTS", "TABLES", "EncodersResults", "fill", "judged", "read_claims", "report"]
+__all__ = ["PAGE", "RESULTS", "TABLES", "EncodersResults", "fill", "holds", "judged", "read_claims", "report"]
