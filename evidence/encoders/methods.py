@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from evidence.study.ranks import Choice, mean_reciprocal_ranks
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.gallery.scales import fit_scales
+from scalar_retrieval.modeling_scalar.scores_scalar import side_by_side
 
 from .sets import ClipSet, Draw
 
@@ -91,12 +92,11 @@ def direct_sum(embeddings: Embeddings, spaces: Sequence[int]) -> Embeddings:
         number of spaces, and inner products of modalities are 0 between spaces.
     """
     number = 1 + max(spaces)
-    num_clips, _, dim = embeddings.modality_embeds.shape
-    embeds = torch.zeros(num_clips, len(spaces), number, dim)
-    for column, space in enumerate(spaces):
-        embeds[:, column, space] = embeddings.modality_embeds[:, column]
+    dim = embeddings.text_embeds.shape[1]
+    slices = [(space * dim, (space + 1) * dim) for space in spaces]
+    embeds = side_by_side(embeddings.modality_embeds.unbind(1), slices)
     texts = embeddings.text_embeds.repeat(1, number) / math.sqrt(number)
-    return replace(embeddings, text_embeds=texts, modality_embeds=embeds.flatten(2))
+    return replace(embeddings, text_embeds=texts, modality_embeds=embeds)
 
 
 def with_shared(embeddings: Embeddings, share: float) -> Embeddings:
