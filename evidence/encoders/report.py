@@ -184,10 +184,13 @@ def report(results: EncodersResults) -> str:
 
 
 def fill(text: str, results: EncodersResults) -> str:
-    """Fill a template with `{{table NAME}}` and with `{{minus SET METHOD METHOD [DIRECTION]}}`, a difference."""
+    """Fill a template with `{{table NAME}}`, `{{minus SET METHOD METHOD [DIRECTION]}}` (a difference) and
+    `{{holding}}` (how many claims hold)."""
+    claims = judged(results)
     kinds = {
         "table": lambda name: pages.shown(TABLES[name](results)),
         "minus": lambda *names: format_interval(results.difference(*names)),
+        "holding": lambda: f"{sum(claim['holds'] for claim in claims)} of {len(claims)}",
     }
     return pages.fill(text, kinds)
 

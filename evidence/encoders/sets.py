@@ -4,8 +4,9 @@ Of each there is a half to fit to and a half that is shown, embedded by one mode
 each had an encoder with a space of its own; the model's one space shows what that costs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -73,6 +74,13 @@ def own_texts_of(embeddings: Embeddings, names: Sequence[str]) -> Embeddings:
     return _with_texts(embeddings, embeddings.modality_embeds[:, columns][owners, places], owners)
 
 
+def _paired(
+    fitted: Sequence[Embeddings], shown: Sequence[Embeddings], own_texts: Callable[[Embeddings], Embeddings]
+) -> list[Draw]:
+    """Draws of both halves."""
+    return [Draw(one, other, own_texts(one)) for one, other in zip(fitted, shown, strict=True)]
+
+
 def _drawn(half: embedding.Half, regime: str, seed: int, modalities: Sequence[str]) -> list[Embeddings]:
     """All draws of a regime of a half."""
     drawn = regimes.draw(half, regime, NUM_DRAWS, seed)
@@ -95,21 +103,19 @@ def read_miniature(model: Path, root: Path) -> ClipSet:
         root (`Path`): the folder of the benchmark. Its validation clips are the half to fit to.
     """
     halves = []
-    for split in ("test", "validation"):
+    for split, seed in (("test", _SHOWN_SEED), ("validation", _FIT_SEED)):
         network, processor, rows, _ = load_for(model, root, split)
         embeddings = embed_dataset(network, processor, rows, progress=False, num_workers=1)
         embeds = embeddings.modality_embeds * embeddings.modality_mask[..., None]
-        halves.append(embedding.Half(embeddings.text_embeds, embeds, embeddings.pairs[:, 1]))
+        halves.append((embedding.Half(embeddings.text_embeds, embeds, embeddings.pairs[:, 1]), seed))
     # Subtitles of the half to fit to as queries, as a gallery's own texts are read.
     owners = embeddings.modality_mask[:, -1].nonzero().flatten()
     subtitles = embed_texts(network, processor, [rows["subtitle"][row] for row in owners.tolist()], _AT_ONCE)
 
     found: dict[str, list[Draw]] = {}
     for title, regime in (("as generated", "complete"), ("missing", "missing")):
-        others = _drawn(halves[0], regime, _SHOWN_SEED, embeddings.modalities)
-        found[title] = []
-        for place, one in enumerate(_drawn(halves[1], regime, _FIT_SEED, embeddings.modalities)):
-            found[title].append(Draw(one, others[place], _with_texts(one, subtitles, owners)))
+        shown, fitted = (_drawn(half, regime, seed, embeddings.modalities) for half, seed in halves)
+        found[title] = _paired(fitted, shown, partial(_with_texts, texts=subtitles, owners=owners))
     return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found)
 
 
@@ -125,10 +131,11 @@ def read_stamps(root: Path) -> ClipSet:
     fitted = embedding.embed_half([item for item in read if not item.is_shown], root)
     found: dict[str, list[Draw]] = {}
     for regime in regimes.REGIMES:
-        others = _drawn(shown, regime, _SHOWN_SEED, embedding.MODALITIES)
-        found[regime] = []
-        for place, one in enumerate(_drawn(fitted, regime, _FIT_SEED, embedding.MODALITIES)):
-            found[regime].append(Draw(one, others[place], own_texts_of(one, ["title"])))
+        found[regime] = _paired(
+            _drawn(fitted, regime, _FIT_SEED, embedding.MODALITIES),
+            _drawn(shown, regime, _SHOWN_SEED, embedding.MODALITIES),
+            partial(own_texts_of, names=["title"]),
+        )
     return ClipSet((0, 1, 1), (_CLIP, _MINILM, _MINILM), found)
 
 
@@ -142,15 +149,15 @@ def read_composed(stamps: Path, prompts: Path) -> ClipSet:
     understood = media.recognise(prompts)
     halves = []
     for half in media.read_halves(stamps, prompts).values():
-        halves.append(measuring.embed_draws(half, understood, measuring.CLIPS, stamps))
-    (fitted, vectors), (shown, other_vectors) = halves
+        clips, vectors = measuring.embed_draws(half, understood, measuring.CLIPS, stamps)
+        composed = {}
+        for kind, draws in clips.items():
+            composed[kind] = [measuring.compose(drawn, vectors) for drawn in draws]
+        halves.append(composed)
+    fitted, shown = halves
     found: dict[str, list[Draw]] = {}
     for kind in measuring.CLIPS:
-        found[kind] = []
-        for clips, others in zip(fitted[kind], shown[kind], strict=True):
-            one = measuring.compose(clips, vectors)
-            texts = own_texts_of(one, ["title", "subtitle"])
-            found[kind].append(Draw(one, measuring.compose(others, other_vectors), texts))
+        found[kind] = _paired(fitted[kind], shown[kind], partial(own_texts_of, names=["title", "subtitle"]))
     return ClipSet((0, 1, 2), (_CLIP, _CLAP, _MINILM), found)
 
 
