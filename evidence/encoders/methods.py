@@ -150,9 +150,8 @@ def scored(name: str, clips: ClipSet, draw: Draw, half: Embeddings, numbers: Num
     elif method.cosines == "published":
         # The direct sum divides cosines by the root of the number of spaces.
         root = math.sqrt(1 + max(clips.spaces))
-        options["modality_scale"] = [root * scale for scale, _ in clips.published]
-        options["modality_offset"] = [offset for _, offset in clips.published]
-        options |= numbers
+        scale, offset = torch.tensor(clips.published).T
+        options |= {"modality_scale": root * scale, "modality_offset": offset, **numbers}
     else:
         are_own = method.cosines == "own texts"
         texts = draw.own_texts if are_own else draw.fitted

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,7 @@ def judged(results: EncodersResults) -> list[dict[str, Any]]:
 def methods_table(results: EncodersResults) -> MetricsTable:
     """Every method on every set, and SCALAR's difference to it."""
     columns = ungrouped("method")
-    for each in results.sets:
-        columns += [(each, name) for name in (*_WAYS, "minus")]
+    columns += product(results.sets, (*_WAYS, "minus"))
     rows: list[Row] = []
     for name, method in METHODS.items():
         row: list[Cell | str] = [method.title]
@@ -167,8 +167,10 @@ def regimes_table(results: EncodersResults) -> MetricsTable:
         columns += [(each, regime) for regime in about["regimes"]]
     rows: list[Row] = []
     for name, method in METHODS.items():
-        means = [results.mean(each, name, regimes=(regime,)) for each, regime in columns[1:]]
-        rows.append([method.title, *map(Cell.of, means)])
+        row: list[Cell | str] = [method.title]
+        for each, regime in columns[1:]:
+            row.append(Cell.of(results.mean(each, name, regimes=(regime,))))
+        rows.append(row)
     note = "MRR@10 in percent, the mean of both directions."
     return MetricsTable("regimes", "Regimes", note, columns, [rows])
 

@@ -78,7 +78,10 @@ def _paired(
     fitted: Sequence[Embeddings], shown: Sequence[Embeddings], own_texts: Callable[[Embeddings], Embeddings]
 ) -> list[Draw]:
     """Draws of both halves."""
-    return [Draw(one, other, own_texts(one)) for one, other in zip(fitted, shown, strict=True)]
+    draws = []
+    for one, other in zip(fitted, shown, strict=True):
+        draws.append(Draw(one, other, own_texts(one)))
+    return draws
 
 
 def _drawn(half: embedding.Half, regime: str, seed: int, modalities: Sequence[str]) -> list[Embeddings]:
