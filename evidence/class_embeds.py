@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from scalar_retrieval import modeling_scalar
 from scalar_retrieval.commands.errors import run_command
-from scalar_retrieval.modeling_scalar.light_model import text_folder
+from scalar_retrieval.modeling_scalar.light_model import light_folder
 from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder
 
 _FILE = Path(modeling_scalar.__file__).with_name("imagenet_classes.txt")
@@ -33,8 +33,8 @@ def class_texts() -> list[str]:
 
 
 def class_embeds(texts: Sequence[str]) -> torch.Tensor:
-    """Embed classes with the sentence encoder of `light`, `(classes, 384)`, in half precision."""
-    return LightTextEncoder(text_folder()).embed(texts).half()
+    """Embed classes with the sentence encoders of `light`, `(classes, 896)`, in half precision."""
+    return LightTextEncoder(light_folder()).embed(texts).half()
 
 
 def main() -> None:

@@ -197,10 +197,9 @@ class LightQueryModel(QueryModel):
 
     def __init__(self, folder: Path, load: "Callable[[], tuple[PreTrainedModel, ProcessorMixin]]"):
         # Not at the top: other models need none of it.
-        from scalar_retrieval.modeling_scalar.light_model import TEXT_PART
         from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder
 
-        self.text_encoder = LightTextEncoder(folder / TEXT_PART)
+        self.text_encoder = LightTextEncoder(folder)
         self.lock = Lock()
         self.learned = {}
         self._load = load
@@ -222,7 +221,7 @@ class LightQueryModel(QueryModel):
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed queries, `(Q, D)`."""
         with self.lock:
-            return unit_vectors(self.text_encoder.embed(texts))
+            return unit_vectors(self.text_encoder.embed(texts, are_queries=True))
 
 
 def load_query_model(

