@@ -46,7 +46,7 @@ def _ranks(queries: torch.Tensor, pictures: torch.Tensor, relevant: torch.Tensor
 
 @torch.inference_mode()
 def measure(root: Path) -> list[dict[str, Any]]:
-    """Rank the pictures of the shown half for each caption: rows of `language`, and of ranks, `light` and `english`."""
+    """Rank the shown half's pictures for each caption: rows of `language`, and of ranks, `light` and `english`."""
     items = [item for item in read_items(root) if item.is_shown]
     encoder = LightEncoder(light_folder()).eval()
     rows = []
