@@ -67,7 +67,7 @@ def measure(root: Path) -> list[dict[str, Any]]:
 
 
 def compare(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return, by language, the MRR of both in points, their `difference` with its interval, and if the claim is `met`."""
+    """Return, by language, the MRR of both in points, their `difference`, and whether the claim is `met`."""
     found = []
     for row in rows:
         light, english = (100 / np.array(row[name], float) for name in ("light", "english"))
