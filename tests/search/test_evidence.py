@@ -15,12 +15,12 @@ import scalar_retrieval
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
-from scalar_retrieval.modeling_scalar.light_model import text_folder
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJointProcessor
 from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.reading import titles_within
 from scalar_retrieval.search.recognised import RecognitionError
 from scalar_retrieval.search.sources import title_of_name
+from tests.dual_encoders import write_clap
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
@@ -55,8 +55,10 @@ def write_clip(path, title, colour):
             container.mux(packet)
 
 
-# A model that embeds texts alone, so that a file can have nothing to embed.
-OF_TEXTS = ("--model", text_folder(), "--text", "screen")
+@pytest.fixture(scope="module")
+def without_pictures(tmp_path_factory):
+    """Options of a model of sound and texts, so that a silent file can have nothing to embed."""
+    return ("--model", write_clap(tmp_path_factory.mktemp("hearing") / "clap"), "--text", "screen")
 
 
 class Signs:
@@ -157,14 +159,14 @@ def test_other_modalities_need_a_new_gallery_which_takes_over_transcripts(place)
 
 
 @pytest.mark.promise("files", "A file in which nothing was found is tried again once there is a further source")
-def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(place, monkeypatch):
+def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(place, without_pictures, monkeypatch):
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         (place / "clips" / name).unlink()
     path = str(place / "clips" / "d.mp4")
-    first = index("clips", *OF_TEXTS, code=1)
+    first = index("clips", *without_pictures, code=1)
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
-    assert f"{path}: nothing was found of subtitle, screen; it has pictures, see --read-text\n" in first.stdout
+    assert f"{path}: nothing was found of audio, screen; it has pictures, see --read-text\n" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
     monkeypatch.setattr(
@@ -181,10 +183,10 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     assert best("do not go in here") == ("d.mp4", "screen")
 
 
-def test_words_of_another_gallery_are_a_further_source(place, monkeypatch):
+def test_words_of_another_gallery_are_a_further_source(place, without_pictures, monkeypatch):
     monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
     index("clips", "--model", "light", "--read-text")
-    run("index", "clips/d.mp4", *OF_TEXTS, "--output", "other", code=1)
+    run("index", "clips/d.mp4", *without_pictures, "--output", "other", code=1)
     assert len(Gallery.open("other")) == 0
     assert "1 new" in run("index", "clips/d.mp4", "--words-of", "gallery", "--output", "other").stdout
 
@@ -354,16 +356,11 @@ def sounds(place, monkeypatch):
     return heard
 
 
-@pytest.mark.parametrize("options", [("--model", "light"), OF_TEXTS], ids=["light", "of texts"])
-def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(place, sounds, options):
-    first = index("clips", *options).stdout
-    has_title = "title" in Gallery.open("gallery").modalities
-    if has_title:
-        assert "6 new" in first and "files with sound in which nobody has looked for words: 1; --transcribe" in first
-    else:
-        assert "1 new" in first and "noise.wav: nothing was found of subtitle, screen; it has sound, see --tr" in first
+def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(place, sounds):
+    first = index("clips", "--model", "light").stdout
+    assert "6 new" in first and "files with sound in which nobody has looked for words: 1; --transcribe" in first
     later = index("clips", "--transcribe", "recogniser").stdout
-    assert ("0 new, 1 changed, 5 unchanged" if has_title else "1 new, 0 changed, 1 unchanged") in later
+    assert "0 new, 1 changed, 5 unchanged" in later
     assert len(sounds) == 1 and "nobody has looked" not in later and "see --transcribe" not in later
     modalities, mask = presence()
     assert mask["noise.wav"][modalities.index("subtitle")]

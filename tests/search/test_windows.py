@@ -35,7 +35,7 @@ def loaded(encoder):
 
 @pytest.fixture
 def place(encoder, loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: loaded)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_, **__: loaded)
     index_with(monkeypatch, dtype="float32")
     (tmp_path / "encoder").symlink_to(encoder)
     (tmp_path / "clips").mkdir()
