@@ -133,28 +133,9 @@ class LightEncoder(InputModule):
                 shutil.copyfile(path, Path(output_path) / path.name)
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs: Any,
-    ) -> Self:
-        """Load a saved encoder; see [`~sentence_transformers.base.modules.Module.load`]."""
-        place = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        path = cls.load_file_path(model_name_or_path, PICTURE_WEIGHTS, **place)
-        if path is None:
-            raise FileNotFoundError(f"{model_name_or_path} holds no {PICTURE_WEIGHTS}. Save the model again.")
-        return cls(Path(cls.load_dir_path(model_name_or_path, **place)))
+    def load(cls, model_name_or_path: str, **kwargs: Any) -> Self:
+        """Load what was saved in a folder."""
+        return cls(Path(model_name_or_path))
 
 
 __all__ = ["LightEncoder", "PictureTagger"]

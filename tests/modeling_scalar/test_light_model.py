@@ -232,8 +232,10 @@ def test_another_class_of_a_folder_does_not_run(tmp_path):
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=PICTURE_WEIGHTS):
-        LightEncoder.load(str(tmp_path))
+    folder = tmp_path / "light"
+    shutil.copytree(light_folder(), folder, ignore=lambda *_: [PICTURE_WEIGHTS])
+    with pytest.raises(ValueError, match="holds no model|cannot be loaded.*model_pictures"):
+        load_model(folder)
 
 
 def test_all_its_modalities_are_those_of_a_clip(loaded):
