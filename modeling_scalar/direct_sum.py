@@ -6,8 +6,9 @@ sqrt(k). A direct sum of one encoder is that encoder.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import chain
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 
 from .light_model import ENCODER
 from .media_scalar import SAMPLING_RATE
+from .model_identity import weights_of
 from .picture_tagger import LightEncoder
 from .processing_joint_scalar import as_words
 from .scores_scalar import kind_of, unit
@@ -36,7 +38,11 @@ def load_encoder(name: str, **model_kwargs: Any) -> SentenceTransformer:
     Args:
         name (`str`): A folder.
         **model_kwargs: Options of transformers' `from_pretrained`, such as `dtype`.
+
+    Raises:
+        FileNotFoundError: If there are no weights as safetensors.
     """
+    weights_of(Path(name))
     # Only the library's own modules and those of this package.
     encoder = SentenceTransformer._load_with_module_classes(
         name,
@@ -85,32 +91,23 @@ def _texts_for(encoder: SentenceTransformer, texts: Sequence[str]) -> list:
     return prepared
 
 
-def _mean_of_parts(encoder: SentenceTransformer, items: list, batch_size: int = 32) -> torch.Tensor:
+def _means_of_parts(encoder: SentenceTransformer, items: Iterable[list], batch_size: int = 32) -> torch.Tensor:
     """Embed the parts of each item, such as its frames: the mean of their normalised embeddings, `(items, dim)`."""
-    parts = list(chain.from_iterable(items))
-    embeds = unit(encoder.encode_document(parts, batch_size=batch_size, **_OPTIONS))
     means = []
-    for embeds_of_item in embeds.split([len(item) for item in items]):
-        means.append(embeds_of_item.mean(dim=0))
+    for parts in items:
+        embeds = encoder.encode_document(parts, batch_size=batch_size, **_OPTIONS)
+        means.append(unit(embeds).mean(dim=0))
     return torch.stack(means)
 
 
-def _encode_sounds(encoder: SentenceTransformer, sounds: Sequence[Mapping[str, Any]]) -> torch.Tensor:
-    # CLAP takes a random part of a sound that is longer than ten seconds. So it gets all parts of that length, and the
-    # last one ends where the sound ends.
-    extractor = _extractor_of(encoder)
-    items = []
-    for sound in sounds:
-        waveform = sound["array"]
-        length = min(getattr(extractor, "nb_max_samples", len(waveform)), len(waveform))
-        parts = []
-        for start in range(0, len(waveform), length):
-            start = min(start, len(waveform) - length)
-            parts.append(sound | {"array": waveform[start : start + length]})
-        items.append(parts)
-    # Of a batch, a fused CLAP takes a random one as longer.
-    is_fused = getattr(extractor, "truncation", None) == "fusion"
-    return _mean_of_parts(encoder, items, 1 if is_fused else 32)
+def _parts_of(sound: dict[str, Any], longest: int) -> list[dict[str, Any]]:
+    """All parts of the longest length that is heard at once; the last one ends where the sound ends."""
+    waveform = sound["array"]
+    parts = []
+    for start in range(0, len(waveform), longest):
+        start = max(0, min(start, len(waveform) - longest))
+        parts.append(sound | {"array": waveform[start : start + longest]})
+    return parts
 
 
 class DirectSum(InputModule):
@@ -128,7 +125,12 @@ class DirectSum(InputModule):
     def __init__(self, encoders: Sequence[SentenceTransformer], routes: Mapping[str, int] = _ALONE):
         super().__init__()
         self.encoders = torch.nn.ModuleList(encoders)
-        self.routes = dict(routes)
+        self.routes = {}
+        for modality, number in routes.items():
+            known = encoders[number].modalities
+            kind = kind_of(modality)
+            if kind in known or (kind == "video" and "image" in known):
+                self.routes[modality] = number
         self.slices = []
         self.dim = 0
         for encoder in encoders:
@@ -155,13 +157,7 @@ class DirectSum(InputModule):
 
     def number_of(self, modality: str) -> int | None:
         """Return the number of a modality's encoder, `None` if none embeds it."""
-        number = self.routes.get(modality, self.routes.get(kind_of(modality)))
-        if number is None:
-            return None
-        known = set(self.encoders[number].modalities)
-        if "image" in known:
-            known.add("video")
-        return number if kind_of(modality) in known else None
+        return self.routes.get(modality, self.routes.get(kind_of(modality)))
 
     def encode_queries(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed queries by all encoders, `(queries, dim)`, of unit norm."""
@@ -184,15 +180,17 @@ class DirectSum(InputModule):
         """
         number = self.number_of(modality)
         encoder = self.encoders[number]
-        if modality == "audio":
-            embeds = _encode_sounds(encoder, items)
-        elif modality != "video":
+        if kind_of(modality) == "text":
             embeds = encoder.encode_document(_texts_for(encoder, items), **_OPTIONS)
+        elif modality == "audio":
+            # CLAP takes a random part of a longer sound and, if it is fused, a random sound of a batch as longer.
+            longest = getattr(_extractor_of(encoder), "nb_max_samples", sys.maxsize)
+            embeds = _means_of_parts(encoder, map(partial(_parts_of, longest=longest), items), batch_size=1)
         elif encoder.supports("video"):
             chosen = {"video": {"do_sample_frames": False}}  # by the processor
             embeds = encoder.encode_document(items, processing_kwargs=chosen, **_OPTIONS)
         else:  # an encoder of pictures sees each frame
-            embeds = _mean_of_parts(encoder, items)
+            embeds = _means_of_parts(encoder, map(list, items))
         start, stop = self.slices[number]
         return pad(unit(embeds), (start, self.dim - stop))
 
@@ -232,16 +230,15 @@ class DirectSum(InputModule):
         """Save each encoder in a folder of its own."""
         self.save_config(output_path)
         for number, encoder in enumerate(self.encoders):
-            encoder.save(str(Path(output_path, f"{number}_encoder")), create_model_card=False)
+            encoder.save(str(Path(output_path, f"{number:02}_encoder")), create_model_card=False)
 
     @classmethod
     def load(cls, model_name_or_path: str, model_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> Self:
         """Load what was saved in a folder."""
-        routes = cls.load_config(model_name_or_path)["routes"]
         encoders = []
-        while (folder := Path(model_name_or_path, f"{len(encoders)}_encoder")).is_dir():
+        for folder in sorted(Path(model_name_or_path).glob("*_encoder")):
             encoders.append(load_encoder(str(folder), **model_kwargs or {}))
-        return cls(encoders, routes)
+        return cls(encoders, cls.load_config(model_name_or_path)["routes"])
 
 
 DIRECT_SUM = f"{DirectSum.__module__}.{DirectSum.__name__}"

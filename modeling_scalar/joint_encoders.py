@@ -24,14 +24,16 @@ _SENTENCE_CONFIG = "sentence_bert_config.json"
 _PROMPT_NAMES = {"query_prompt": ("query",), "document_prompt": ("document", "passage", "corpus")}
 
 
-def _encoder_of(model: Named | ModelIdentity, revision: str | None) -> ModelIdentity:
+def _encoder_of(
+    model: Named | ModelIdentity, modalities: Sequence[str] | None, revision: str | None
+) -> tuple[ModelIdentity, Sequence[str]]:
+    """Identify an encoder, and the modalities to embed."""
     encoder = identify(model, revision).cached_if_offline()
-    if encoder.encoder is None:
-        raise ValueError(
-            f"{encoder.name} is not a joint encoder: expected a model of {' or '.join(FAMILIES)}, or a Sentence "
-            "Transformers folder with a modules.json."
-        )
-    return encoder
+    encoder.check_encoder()
+    if modalities is None:
+        modalities = encoder.modalities
+    check_modalities(modalities)
+    return encoder, modalities
 
 
 def model_from_joint_encoder(
@@ -48,10 +50,7 @@ def model_from_joint_encoder(
         ValueError: If it is not a joint encoder, weights are missing, or it does not support `dtype`.
     """
     # Check before anything is loaded, which takes long.
-    encoder = _encoder_of(name_or_path, revision)
-    if modalities is None:
-        modalities = encoder.modalities
-    check_modalities(modalities)
+    encoder, modalities = _encoder_of(name_or_path, modalities, revision)
     if config_kwargs:
         check_fields(ScalarJointConfig(), config_kwargs)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
@@ -161,9 +160,9 @@ def _sampling_rate(encoder: ModelIdentity) -> int:
     for part in encoder.parts:
         for path in part.download().rglob("*processor_config.json"):
             settings = read_object(path)
-            rate = settings.get("feature_extractor", settings).get("sampling_rate")
-            if rate is not None:
-                return rate
+            settings = settings.get("feature_extractor", settings)
+            if "sampling_rate" in settings:
+                return settings["sampling_rate"]
     return SAMPLING_RATE
 
 
@@ -179,10 +178,7 @@ def processor_from_joint_encoder(
     Raises:
         ValueError: If it is not a joint encoder, or a setting is out of range.
     """
-    encoder = _encoder_of(name_or_path, revision)
-    if modalities is None:
-        modalities = encoder.modalities
-    check_modalities(modalities)
+    encoder, modalities = _encoder_of(name_or_path, modalities, revision)
     sentence_config = encoder.read(_SENTENCE_CONFIG)
     if encoder.encoder == SENTENCE_TRANSFORMERS:
         from .sentence_encoders import ScalarSentenceProcessor

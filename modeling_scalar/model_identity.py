@@ -11,11 +11,12 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from posixpath import join
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants, get_session, snapshot_download
@@ -59,6 +60,7 @@ _KINDS = {
     "siglip2": ("image", "text"),
     "clap": ("audio", "text"),
     "CLIPModel": ("image", "text"),
+    "DirectSum": _ALL_KINDS,
     "LightEncoder": ("text", "image", "video"),
 }
 _WEIGHTS = ("model*.safetensors", "adapter_model*.safetensors")
@@ -153,7 +155,8 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return sorted(files)
 
 
-def _weights_of(folder: Path) -> list[Path]:
+def weights_of(folder: Path) -> list[Path]:
+    """Return the safetensors files of a saved model; a FileNotFoundError if there are none."""
     weights = _files(folder, _WEIGHTS)
     if not weights:
         raise FileNotFoundError(
@@ -166,7 +169,7 @@ def _weights_of(folder: Path) -> list[Path]:
 def _digests(folder: Path, *others: str) -> dict[str, str]:
     """The SHA-256 of the safetensors files of a model, and of files of other names, by their path in the folder."""
     digests = {}
-    for path in (*_weights_of(folder), *_files(folder, others)):
+    for path in (*weights_of(folder), *_files(folder, others)):
         # Cached as long as the file does not change: weights are large, and several names may refer to them.
         stat = path.stat()
         digest = _sha256_of_version(path.resolve(), stat.st_size, stat.st_mtime_ns)
@@ -201,13 +204,16 @@ class ModelIdentity:
     Attributes:
         name (`str`): The absolute folder, or the Hub id.
         revision (`str`, *optional*): The revision on the Hub.
+        parts (`list[ModelIdentity]`): The encoders that stand side by side, or this one alone.
+        routes (`dict[str, int]`, *optional*): Of encoders side by side, see [`DirectSumIdentity`].
     """
 
-    routes: dict[str, int] | None = None  # of encoders side by side
+    routes: dict[str, int] | None = None
 
     def __init__(self, name: str, revision: str | None = None):
         self.name = name
         self.revision = revision
+        self.parts = [self]
         self._files: dict[str, Path | None] = {}
         self._folder: Path | None = None  # with all files, once downloaded
 
@@ -285,6 +291,14 @@ class ModelIdentity:
             return None
         return SENTENCE_TRANSFORMERS
 
+    def check_encoder(self) -> None:
+        """Raise a ValueError if this is no published encoder."""
+        if self.encoder is None:
+            raise ValueError(
+                f"{self.name} is not a joint encoder: expected a model such as CLIP, CLAP or EmbeddingGemma 2, or a "
+                "Sentence Transformers folder with a modules.json."
+            )
+
     @cached_property
     def kinds(self) -> frozenset[str]:
         """What a published encoder may embed, of `"text"`, `"image"`, `"video"` and `"audio"`."""
@@ -294,23 +308,19 @@ class ModelIdentity:
         first = read_object(modules, list)[0]
         return frozenset(self._kinds_of(first["type"], first.get("path", ""))).intersection(_ALL_KINDS)
 
-    def _kinds_of(self, module: str, folder: str) -> Sequence[str]:
+    def _kinds_of(self, module: str, folder: str) -> Iterable[str]:
         """What a module of Sentence Transformers embeds, whose files are in a folder."""
-        library, _, module = module.rpartition(".")
-        place = f"{folder}/" if folder else ""
-        if module == "Router":
-            router = self.read(f"{place}{_ROUTER_CONFIG}")
+        library, _, name = module.rpartition(".")
+        if name == "Router":
             kinds = []
-            for first, *_ in router["structure"].values():
-                kinds += self._kinds_of(router["types"][first], f"{place}{first}")
+            for part, module in self.read(join(folder, _ROUTER_CONFIG))["types"].items():
+                kinds += self._kinds_of(module, join(folder, part))
             return kinds
-        if module in _KINDS:
-            return _KINDS[module]
-        if library.startswith("scalar_retrieval."):
-            return _ALL_KINDS
-        if not library.startswith(SENTENCE_TRANSFORMERS):
-            raise ValueError(f"{self.name} needs code of its own, {library}.{module}, which is never run.")
-        return list(self.read(f"{place}{_SENTENCE_CONFIG}").get("modality_config", ["text"]))
+        if name in _KINDS:
+            return _KINDS[name]
+        if library.startswith(SENTENCE_TRANSFORMERS):
+            return self.read(join(folder, _SENTENCE_CONFIG)).get("modality_config", ["text"])
+        raise ValueError(f"{self.name} needs code of its own, {module}, which is never run.")
 
     @property
     def takes(self) -> list[str]:
@@ -325,7 +335,7 @@ class ModelIdentity:
     @property
     def reads_texts(self) -> bool:
         """Whether an encoder is meant for the texts of clips, unlike CLIP, whose texts are queries."""
-        return self.takes != ["audio"] and (self.takes != ["video"] or "video" in self.kinds)
+        return self.takes == ["text"] or "video" in self.kinds
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -345,11 +355,6 @@ class ModelIdentity:
         if self.reads_texts:
             return PAPER_MODALITIES
         return tuple(self.takes)
-
-    @property
-    def parts(self) -> "list[ModelIdentity]":
-        """The encoders that stand side by side, or this one alone."""
-        return [self]
 
     def _is_plain(self, modules_path: Path) -> bool:
         """Whether Sentence Transformers only averages the encoder's tokens."""
@@ -458,7 +463,7 @@ class ModelIdentity:
         digests: dict[str, Any] = _digests(self.download(), *_CONFIGS)
         if self.base is not None:
             digests[ADAPTER_CONFIG] = self.adapter
-            if self.base.is_folder or len(self.base.parts) > 1:  # independent of a folder's path
+            if self.base.is_folder:  # independent of its path
                 digests[ADAPTER_CONFIG] = self.adapter | {"base_model_name_or_path": self.base.fingerprint}
         return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
@@ -486,60 +491,47 @@ class DirectSumIdentity(ModelIdentity):
         ValueError: If one is named twice; `routes` raises it if one is no such encoder, or two embed the same.
     """
 
-    is_folder = False
+    is_folder = True  # the Hub has each encoder, but not their sum
     encoder = SENTENCE_TRANSFORMERS
+    weights: dict[str, str] = {}  # those of its parts
 
     def __init__(self, names: Sequence[str], chosen: Mapping[str, str] | None = None):
-        self._parts: dict[str, ModelIdentity] = {}
+        parts: dict[str, ModelIdentity] = {}
         for name in names:
             part = identify(name)
             known = LIGHT if is_light(name) else part.name
-            if part.revision is not None:
-                known += f"@{part.revision}"
-            if known in self._parts or "+" in known:
+            if known in parts or "+" in known:
                 raise ValueError(
                     f"Encoders side by side have different names without a `+`, got {known!r} in {names}."
                 )
-            if part.is_folder:
-                _weights_of(part.download())
-            self._parts[known] = part
-        super().__init__("+".join(self._parts))
+            parts[known] = part
+        super().__init__("+".join(parts))
+        self.parts = list(parts.values())
         if chosen is not None:
             self.routes = {modality: names.index(name) for modality, name in chosen.items()}
 
     @cached_property
     def routes(self) -> dict[str, int]:
         """The number of the encoder of `"video"`, `"audio"` and `"text"`, or of each modality that was chosen."""
-        names = list(self._parts)
         routes: dict[str, int] = {}
         for number, part in enumerate(self.parts):
             if not part.is_folder and not part.config:
                 part.download()  # says if it cannot be had
-            if part.encoder is None:
-                raise ValueError(
-                    f"{names[number]} cannot stand beside other encoders: it is neither a model such as CLIP or CLAP "
-                    "nor a Sentence Transformers folder with a modules.json."
-                )
+            part.check_encoder()
             for modality in part.takes:
                 if modality in routes:
-                    raise ValueError(
-                        f"{names[routes[modality]]} and {names[number]} would both embed {modality}. Leave out one."
-                    )
+                    first = self.parts[routes[modality]]
+                    raise ValueError(f"{first.name} and {part.name} would both embed {modality}. Leave out one.")
                 routes[modality] = number
         routes.setdefault("text", routes.get("video", 0))
         return dict(sorted(routes.items(), reverse=True))  # pictures before sound, as everywhere
-
-    @property
-    def parts(self) -> list[ModelIdentity]:
-        """The encoders."""
-        return list(self._parts.values())
 
     @property
     def modalities(self) -> tuple[str, ...]:
         """The modalities that are embedded if none are named: those chosen, or what the encoders are meant for."""
         named = [name for name in self.routes if name != "text"]
         if "text" in self.routes and any(part.reads_texts for part in self.parts):
-            named.append("subtitle")
+            named += LIGHT_MODALITIES[1:]
         return tuple(named)
 
     def file(self, name: str) -> None:
@@ -548,30 +540,19 @@ class DirectSumIdentity(ModelIdentity):
     def download(self) -> Path:
         """Download all encoders; returns the name by which [`identify`] finds them, now with their revisions."""
         names = []
-        for name, part in self._parts.items():
+        for name, part in zip(self.name.split("+"), self.parts, strict=True):
             part.download()
-            names.append(f"{part.name}@{part.commit}" if part.commit else name)
+            if part.commit is not None:
+                name = f"{part.name}@{part.commit}"
+            names.append(name)
         self.name = "+".join(names)
         return Path(self.name)
-
-    def cached_if_offline(self) -> ModelIdentity:
-        """Return this one, as each encoder is looked for by itself."""
-        return self
 
     @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the fingerprints of all encoders, and of what each embeds."""
         content = [self.routes, *[part.fingerprint for part in self.parts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """The SHA-256 of every safetensors file, by the number of its encoder and its path in the folder."""
-        digests = {}
-        for number, part in enumerate(self.parts):
-            for path, digest in part.weights.items():
-                digests[f"{number}/{path}"] = digest
-        return digests
 
 
 def is_light(model: "str | os.PathLike | ModelIdentity") -> bool:
@@ -695,5 +676,5 @@ __all__ = [
     "ADAPTER_CONFIG", "LIGHT", "LIGHT_MODALITIES", "NOT_NEEDED", "SENTENCE_TRANSFORMERS", "ModelIdentity",
     "NoModelError", "default_device", "default_dtype", "device_of_name", "hub_answers", "identify", "is_light",
     "part_of", "read_object", "model_summary",
-    "DirectSumIdentity", "Named", "naming",
+    "DirectSumIdentity", "Named", "naming", "weights_of",
 ]  # fmt: skip

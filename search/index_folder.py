@@ -145,8 +145,6 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
         own = LIGHT_MODALITIES
     elif identity.kind == "encoder":
         own = identity.modalities
-        if identity.routes is not None and "subtitle" in own:
-            own = [*own[:-1], "title", "subtitle", SCREEN]
     elif further:
         own = PAPER_MODALITIES
     return tuple(dict.fromkeys([*own, *further])) or None

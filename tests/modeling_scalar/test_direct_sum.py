@@ -223,7 +223,7 @@ def test_encoders_can_be_chosen_by_modality(folders):
 def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
     clip, siglip, clap, words = map(str, (folders["clip"], folders["siglip"], folders["clap"], text_folder()))
     assert identify(f"{clap}+{clip}").modalities == ("video", "audio")
-    assert identify([words, clip]).modalities == ("video", "subtitle")
+    assert identify([words, clip]).modalities == ("video", "title", "subtitle", "screen")
     assert identify([clip, words]).routes == {"video": 0, "text": 1}
     (tmp_path / "empty").mkdir()
     shutil.copy(folders["clip"] / "config.json", tmp_path / "empty")
@@ -238,12 +238,13 @@ def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
         (f"{words}+{words}", "have different names"),
         (f"{clip}+{clip}", "have different names"),
         (f"{clip}+clap", "Did you mean 'laion/clap-htsat-unfused'"),
-        (f"{clip}+{tmp_path / 'empty'}", "holds no model: no file like"),
-        (f"{clip}+{tmp_path / 'bare'}", "cannot stand beside other encoders"),
+        (f"{clip}+{tmp_path / 'bare'}", "bare is not a joint encoder"),
         ("clip", "no model folder 'clip'.*Did you mean 'openai/clip-vit-base-patch32'"),
     ):
         with pytest.raises((FileNotFoundError, ValueError), match=said):
             assert identify(name).routes
+    with pytest.raises(ValueError, match="empty cannot be loaded: .* holds no model: no file like"):
+        load_model(f"{clap}+{tmp_path / 'empty'}")
     with pytest.raises(ValueError, match="embeds texts alone. Name it beside"):
         load_model(words)
     # A folder of this name comes first.
