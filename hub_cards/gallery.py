@@ -328,8 +328,8 @@ def _model_of(api: HfApi, source: Path, given: str | None, offline: bool) -> Pub
         )
     if model is None:
         return None
-    is_here = is_light(name) or Path(name).is_dir() or "+" in name
-    if is_here and identify(name).fingerprint != metadata.get("fingerprint"):
+    identity = identify(name)
+    if identity.is_folder and identity.fingerprint != metadata.get("fingerprint"):
         raise ValueError(
             f"{source} was not made by the model that is now in {name}, so their vectors cannot be compared. Make it "
             "again, or name the model with --model."

@@ -86,8 +86,7 @@ class JointEncoderModel(ScalarRetrievalModel):
     def add_heads(self) -> None:
         """Add a head for queries and for each modality. Before they are trained they change nothing."""
         self.config.has_heads = True
-        self.text_head = ScalarResidualHead(self.config.projection_dim)
-        for name in self.config.modalities:
+        for name in ("text", *self.config.modalities):
             start, stop = self.slice_of(name)
             setattr(self, f"{name}_head", ScalarResidualHead(stop - start))
 

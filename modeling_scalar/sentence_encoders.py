@@ -42,11 +42,12 @@ def _inputs_of(name: str) -> tuple[str, ...]:
     return (f"{name}_input_ids", f"{name}_attention_mask")
 
 
-def _to_bytes(texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_bytes(texts: Sequence[str], names: Sequence[str] = _TEXT_INPUTS) -> dict[str, torch.Tensor]:
     """Encode texts as numbers that can be batched, `(texts, bytes)`, with their mask."""
     rows = [torch.tensor(list(text.encode()), dtype=torch.long) for text in texts]
-    mask = [torch.ones(len(row), dtype=torch.long) for row in rows]
-    return pad_sequence(rows, batch_first=True), pad_sequence(mask, batch_first=True)
+    numbers = pad_sequence(rows, batch_first=True, padding_value=-1)
+    is_byte = numbers >= 0
+    return dict(zip(names, (numbers.clamp(min=0), is_byte.long()), strict=True))
 
 
 def _from_bytes(numbers: torch.Tensor, mask: torch.Tensor) -> list[str]:
@@ -67,14 +68,11 @@ def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]
             raise ValueError(f"{name} does not embed texts, which queries need; it supports {encoder.modalities}.")
     # What they do not support is absent in every clip.
     supported = []
-    others = []
     for modality in wanted:
         if encoders.number_of(modality) is not None:
             supported.append(modality)
         else:
-            others.append(modality)
-    if others:
-        logger.warning(f"{name} does not support {', '.join(others)}, which is left out of every clip.")
+            logger.warning(f"{name} does not support {modality}, which is left out of every clip.")
     if not supported:
         raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoders.modalities}.")
     return supported
@@ -256,31 +254,28 @@ class ScalarSentenceProcessor(ScalarJointProcessor):
     _tokenize_captions = ScalarProcessor._tokenize_captions
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
-        return dict(zip(_TEXT_INPUTS, _to_bytes(texts), strict=True))
+        return _to_bytes(texts)
 
     def _process_clips(
         self, clips: list[Clip], training: bool, generators: list[torch.Generator | None]
     ) -> dict[str, Any]:
         modality_mask = self._presence_of(clips)
         data: dict[str, Any] = {"modality_mask": modality_mask}
-        for name, present in self._present(modality_mask).items():
-            is_text = kind_of(name) == "text"
+        for name in self._present(modality_mask):
+            keys = _inputs_of(name)
+            if kind_of(name) == "text":
+                data |= _to_bytes([clip.text_of(name) or "" for clip in clips], keys)
+                continue
             # One row per clip; the library reads only those that are present.
             rows = []
-            for clip, generator, is_present in zip(clips, generators, present.tolist(), strict=True):
-                row = None
-                if is_present and is_text:
-                    row = clip.text_of(name)
-                elif is_present and name == "video":
-                    row = take_frames(clip.frames, self._num_frames(training), training, generator)
-                elif is_present:
-                    row = clip.waveform[: self.max_samples]
-                rows.append(row)
-            if is_text:
-                encoded = _to_bytes([text or "" for text in rows])
-                data |= dict(zip(_inputs_of(name), encoded, strict=True))
-            else:
-                data |= dict.fromkeys(_inputs_of(name), rows)
+            for clip, generator in zip(clips, generators, strict=True):
+                if not clip.has(name):
+                    rows.append(None)
+                elif name == "video":
+                    rows.append(take_frames(clip.frames, self._num_frames(training), training, generator))
+                else:
+                    rows.append(clip.waveform[: self.max_samples])
+            data[keys[0]] = rows
         return data
 
     def _batch_of(self, data: dict[str, Any], return_tensors: str | None) -> BatchFeature:
