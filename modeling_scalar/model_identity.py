@@ -98,9 +98,9 @@ def naming(name: str) -> Iterator[None]:
     except (ImportError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and name in str(error):
-            raise
         reason = str(error)
+        if isinstance(error, ValueError) and any(part in reason for part in name.split("+")):
+            raise
         if not isinstance(error, (OSError, ValueError)):  # the message of a KeyError is only the key
             reason = f"{type(error).__name__}: {reason}"
         raise ValueError(f"{name} cannot be loaded: {reason}") from error
@@ -539,12 +539,11 @@ class DirectSumIdentity(ModelIdentity):
 
     def download(self) -> Path:
         """Download all encoders; returns the name by which [`identify`] finds them, now with their revisions."""
-        names = []
-        for name, part in zip(self.name.split("+"), self.parts, strict=True):
+        names = self.name.split("+")
+        for number, part in enumerate(self.parts):
             part.download()
             if part.commit is not None:
-                name = f"{part.name}@{part.commit}"
-            names.append(name)
+                names[number] = f"{part.name}@{part.commit}"
         self.name = "+".join(names)
         return Path(self.name)
 

@@ -30,7 +30,7 @@ from scalar_retrieval.modeling_scalar.model_identity import (
     is_light,
     model_summary,
 )
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
@@ -427,8 +427,8 @@ def index(
         if not writer.metadata:
             if is_light(model):
                 say(LIMITS[model])
-            embeds_texts = any(kind_of(name) == "text" for name in loaded.model.config.modalities)
-            if embeds_texts and not any(part.reads_texts for part in identity.parts):
+            texts_embedded = set(loaded.model.config.modalities) - {"video", "audio"}
+            if texts_embedded and not any(part.reads_texts for part in identity.parts):
                 say(f"Texts of clips are embedded by {identity.name} too, which is made for texts that are queries.")
             writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
         there = writer.gallery()
