@@ -52,9 +52,10 @@ def _to_bytes(texts: Sequence[str], names: Sequence[str] = _TEXT_INPUTS) -> dict
 
 def _from_bytes(numbers: torch.Tensor, mask: torch.Tensor) -> list[str]:
     """Decode what [`_to_bytes`] encoded: the library has tokenizers of its own."""
-    return [
-        bytes(row[is_byte].tolist()).decode() for row, is_byte in zip(numbers.cpu(), mask.bool().cpu(), strict=True)
-    ]
+    texts = []
+    for row, is_byte in zip(numbers.cpu(), mask.bool().cpu(), strict=True):
+        texts.append(bytes(row[is_byte].tolist()).decode())
+    return texts
 
 
 def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]) -> list[str]:
