@@ -3,13 +3,11 @@
 Imports nothing slow: what is wrong is reported before the libraries are imported that take seconds.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.options import load_plugins
-from scalar_retrieval.gallery.store.file_lists import read_table
 
 from .inputs import AnyPath, Inputs
 
@@ -25,22 +23,6 @@ def _has_score(model: AnyPath | None) -> bool:
         return False
     identity = identify(model)
     return identity.is_folder and identity.is_configured
-
-
-def _read_texts(path: AnyPath) -> list[str]:
-    """The different texts of a file."""
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    names, rows = read_table(path)
-    if "caption" not in names:
-        raise ValueError(f"{path} must have a column `caption` with texts that look like queries, got {names}.")
-    texts = []
-    for where, row in rows:
-        text = row.get("caption") or ""
-        if not isinstance(text, str):
-            raise ValueError(f"{path}, {where}: `caption` must be a text, got {text!r:.80}.")
-        texts.append(text.strip())
-    return [text for text in dict.fromkeys(texts) if text]
 
 
 def calibrate(
@@ -68,10 +50,10 @@ def calibrate(
         model (`str`, *optional*): as in [`~scalar_retrieval.eval.run.evaluate`]. With embeddings that have queries,
             and without a benchmark, it serves only as a place to write the result to.
         scale_offset (`bool`): also fit a scale and an offset of each modality's cosines.
-        texts (`str`, *optional*): a file of at least 30 texts that look like queries, one on each line (`.txt`), or
-            a table with a column `caption`. The scale and offset of each modality's cosines in the gallery
-            `embeddings` are measured over them, see [`~scalar_retrieval.gallery.scales.fit_scales`]. `model` is then
-            where the gallery's model is now, and `write` saves the scales in the gallery alone.
+        texts (`str`, *optional*): a text file with at least 30 texts that look like queries, one on each line. The
+            scale and offset of each modality's cosines in the gallery `embeddings` are measured over them, see
+            [`~scalar_retrieval.gallery.scales.fit_scales`]. `model` is then where the gallery's model is now, and
+            `write` saves the scales in the gallery alone.
         write (`bool`): save a gain that is certain: in the gallery, and in `config.json` of a model's own folder. The
             gallery also gets the score below which clips do not match.
         benchmark, root, embeddings, split, columns, holdout, progress, plugins: as in
@@ -89,15 +71,11 @@ def calibrate(
         FileNotFoundError: a file does not exist.
     """
     load_plugins(plugins)
-    # What is fitted to: texts, or captions of clips.
-    queries = []
-    if texts is not None:
-        if embeddings is None or benchmark is not None or scale_offset:
-            raise ValueError(
-                "`texts` take the place of captions: give the gallery as `embeddings`, and neither `benchmark` nor "
-                "`scale_offset`."
-            )
-        queries = _read_texts(texts)
+    if texts is not None and (embeddings is None or benchmark is not None or scale_offset):
+        raise ValueError(
+            "`texts` take the place of captions: give the gallery as `embeddings`, and neither `benchmark` nor "
+            "`scale_offset`."
+        )
     # With embeddings that have queries, the model is only a place to write to.
     reader = model
     if embeddings is not None and benchmark is None and root is None:
@@ -134,7 +112,7 @@ def calibrate(
     from .fitting import calibrate_inputs, calibrate_texts
 
     if texts is not None:
-        return calibrate_texts(gallery, queries, f"texts of {Path(texts).name}", Path(output), model, write)
+        return calibrate_texts(gallery, texts, Path(output), model, write)
     return calibrate_inputs(inputs, Path(output), own_model, scale_offset, write)
 
 

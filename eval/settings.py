@@ -139,9 +139,8 @@ class CalibrateConfig:
     texts: Annotated[
         Path | None,
         Option(
-            help="File of texts that look like queries: .txt with one on each line, or a table with a column "
-            "caption. Scales and offsets of the gallery in --embeddings are fitted to them, without labels; --write "
-            "saves them there."
+            help="Text file with a query on each line. Scales and offsets of the gallery in --embeddings are fitted "
+            "to them, without labels; --write saves them there."
         ),
     ] = None
     write: Annotated[

@@ -121,14 +121,13 @@ def _laid_out(embeddings: Embeddings, method: Method, clips: ClipSet, numbers: N
     return embeddings
 
 
-def fitted_scales(texts: Embeddings, are_own: bool) -> dict[str, Any]:
+def fitted_scales(texts: Embeddings, are_own: bool) -> dict[str, list[float]]:
     """Scales and offsets by texts; those of the clips themselves are not compared with the clip that they are of."""
     similarities = torch.einsum("qd,vmd->qvm", texts.text_embeds, texts.modality_embeds)
     mask = texts.modality_mask.repeat(len(similarities), 1, 1)
     if are_own:
         mask[texts.pairs[:, 0], texts.pairs[:, 1]] = False
-    scale, offset, _ = fit_scales(similarities, mask, _UNIT)
-    return {"modality_scale": scale, "modality_offset": offset}
+    return fit_scales(similarities, mask, _UNIT)
 
 
 def scored(name: str, clips: ClipSet, draw: Draw, half: Embeddings, numbers: Numbers) -> tuple[Embeddings, Choice]:

@@ -19,8 +19,8 @@ clips and the modalities that it was fitted to, and the score options; see
 `scalar_retrieval.eval.protocol.least_score`."""
 
 SCALES = "scales"
-"""The metadata entry that says from what scales were measured without labels, such as `"3 modalities from 214 titles
-and subtitles"`; see `scalar_retrieval.gallery.scales`."""
+"""The metadata entry that says from what scales were measured without labels, such as `"214 titles and
+subtitles"`; see `scalar_retrieval.gallery.scales`."""
 
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
@@ -98,7 +98,7 @@ def scale_lines(metadata: Mapping[str, Any]) -> list[str]:
     for name, values in calibration_of(metadata).items():
         lines.append(f"{name.replace('_', ' ')}: {', '.join(f'{value:.3g}' for value in values)}")
     if metadata.get(SCALES) is not None:
-        lines.append(f"scales of {metadata[SCALES]}")
+        lines.append(f"scales from {metadata[SCALES]}")
     return lines
 
 

@@ -30,13 +30,6 @@ def is_table(path: str | os.PathLike) -> bool:
     return is_one or (path / "dataset_dict.json").is_file()
 
 
-def _read_lines(path: Path) -> tuple[list[str], list[Row]]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
-        rows.append((f"line {number}", {"caption": line}))
-    return ["caption"], rows
-
-
 def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
     rows = []
     with open(path, encoding="utf-8-sig", newline="") as file:
@@ -106,7 +99,7 @@ def read_table(path: str | os.PathLike) -> tuple[list[str], list[Row]]:
     Read a table.
 
     Args:
-        path (`str`): a path for which [`is_table`] holds, or a text file (`.txt`): its lines are a column `caption`.
+        path (`str`): a path for which [`is_table`] holds.
 
     Returns:
         The names of the columns, and the rows. Numbers in JSON are returned as text, as they are written.
@@ -117,7 +110,7 @@ def read_table(path: str | os.PathLike) -> tuple[list[str], list[Row]]:
     path = Path(path)
     if not path.is_dir():
         check_content(path)  # reading a pipe or a device might never end
-    readers = {".txt": _read_lines, ".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json}
+    readers = {".csv": _read_csv, ".json": _read_json, ".jsonl": _read_json}
     read = readers.get(path.suffix.lower(), _read_arrow)
     # All problems of a table become one error that names its file.
     try:

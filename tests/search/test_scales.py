@@ -61,18 +61,18 @@ def test_the_first_index_with_enough_texts_fits_scales_and_later_ones_keep_them(
     # One more title, which two files have
     write_list(tmp_path, [*TITLES[:29], TITLES[28]])
     gallery = index("list.csv", "gallery")
-    line = "scales of 2 modalities from 30 titles and subtitles"
+    line = "scales from 30 titles and subtitles"
     assert f"{line}\n" in capsys.readouterr().err and f"{line}\n" in run("info", "gallery")
     expected = {title: {str(tmp_path / f"{number}.wav")} for number, title in enumerate(TITLES[:29])}
     expected[TITLES[28]].add(str(tmp_path / "29.wav"))
     assert own_texts(gallery) == expected | {"yes, yes": {str(tmp_path / "0.wav")}}
     # Vectors are read in float16 here and there, and products added in another order.
     scales = fitted(gallery)
-    assert gallery.calibration["modality_scale"] == pytest.approx(scales.modality_scale, rel=1e-5)
-    assert gallery.calibration["modality_offset"] == pytest.approx(scales.modality_offset, rel=1e-5)
+    assert gallery.calibration["modality_scale"] == pytest.approx(scales["modality_scale"], rel=1e-5)
+    assert gallery.calibration["modality_offset"] == pytest.approx(scales["modality_offset"], rel=1e-5)
 
     # One more file, and the same scales
     write_list(tmp_path, TITLES)
     later = index("list.csv", "gallery")
     assert len(later) == 31 and later.calibration == gallery.calibration
-    assert "scales of" not in capsys.readouterr().err
+    assert "scales from" not in capsys.readouterr().err

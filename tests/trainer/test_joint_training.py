@@ -315,7 +315,7 @@ def heads(place, gallery):
 
 def test_a_gallery_behind_heads_is_what_the_model_with_heads_embeds(place, gallery, heads, tmp_path):
     with GalleryWriter(gallery) as writer:
-        writer.metadata |= {"scales": "3 modalities from 30 texts"}
+        writer.metadata |= {"scales": "30 texts"}
         writer.commit()
     changed = rehead(gallery, str(heads[0]), tmp_path / "changed")
     anew = embed_benchmark(
