@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from functools import cache, cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     quadratic,
     side_by_side,
     softmax_weights,
-    spaces_of,
 )
 
 from ..store.codes import Codes, multiplies_eight_bits
@@ -46,7 +46,6 @@ _LEAST_STRIDE = 16  # a sample is at most one of so many clips
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
 _CLIPS_AT_ONCE = 512  # clips whose vectors are copied at a time on a CPU
 _ON_A_DEVICE = 16_384  # the same on a GPU
-_GRAMS_AT_ONCE = 16  # Gram matrices computed at a time, in cache
 _GRAM_TOLERANCE = 1e-6  # within which sums in another order agree
 _SHORT = 0.01  # squared norm of a centroid below which a Gram matrix has too few digits
 
@@ -207,7 +206,6 @@ class Block(Clips):
     ):
         self.chunks = list(chunks)
         self.slices = slices
-        self.spaces = spaces_of(slices)
         self.codes = codes
         self.modality_mask = modality_mask
         self.is_there = is_there
@@ -294,7 +292,7 @@ class Block(Clips):
 
     def parts(self, text_embeds: torch.Tensor) -> list[torch.Tensor]:
         """For each modality, the components of texts `(Q, D)` that its vectors have, `(Q, width)`."""
-        return [text_embeds[:, start:stop] for start, stop in self.slices]
+        return [text_embeds[:, start:stop].contiguous() for start, stop in self.slices]
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, N)` of all modalities, or of one, with texts `(Q, D)`; zero where absent."""
@@ -486,9 +484,8 @@ def _paired_products(
 
 
 class _Some(NamedTuple):
-    """Some clips and all pairs with them: the clips and, for each space, the vectors of its modalities
-    `(C, m, width)`, zero where absent; for each pair, which of the clips it has, and its products with the text
-    `(P, M)`."""
+    """Some clips and all pairs with them: the clips and their vectors, M of `(C, width)`, zero where absent; for each
+    pair, which of the clips it has, and its products with the text `(P, M)`."""
 
     clips: torch.Tensor
     vectors: list[torch.Tensor]
@@ -507,18 +504,15 @@ def _multiplied(block: Block, texts: torch.Tensor, queries: torch.Tensor, rows: 
         clips = unique[start : start + size]
         pairs = slice(ends[start], ends[start + len(clips)])
         of_pairs = places[pairs] - start
-        columns = block.taken(block.chunks, clips)
-        spaces = []
-        products = texts.new_empty(len(of_pairs), len(columns))
-        for modalities in block.spaces:
-            vectors = torch.stack([columns[m] for m in modalities]).to(texts.dtype)
+        vectors = []
+        products = []
+        for m, column in enumerate(block.taken(block.chunks, clips)):
+            column = column.to(texts.dtype)
             if block.is_partial:
-                vectors *= block.modality_mask[clips][:, modalities].T[..., None]
-            part = parts[modalities[0]].contiguous()
-            for m, column in zip(modalities, vectors, strict=True):
-                products[:, m] = _paired_products(column, part, of_pairs, queries[pairs])
-            spaces.append(vectors.movedim(0, 1))
-        yield _Some(clips, spaces, of_pairs, products)
+                column *= block.modality_mask[clips, m, None]
+            products.append(_paired_products(column, parts[m], of_pairs, queries[pairs]))
+            vectors.append(column)
+        yield _Some(clips, vectors, of_pairs, torch.stack(products, dim=1))
 
 
 def bounded_scores(
@@ -578,12 +572,9 @@ def exact_pairs(
         # Products and sums, not matrix products, whose order of additions depends on the number of clips.
         # Vectors of different spaces have the product 0.
         gram = texts.new_zeros(len(some.clips), *block.gram.shape[1:])
-        for modalities, vectors in zip(block.spaces, some.vectors, strict=True):
-            of_space = []
-            for few in vectors.split(_GRAMS_AT_ONCE):
-                of_space.append((few[:, :, None] * few[:, None]).sum(-1))
-            columns = torch.tensor(modalities, device=gram.device)
-            gram[:, columns[:, None], columns] = torch.cat(of_space)
+        for one, other in product(range(len(block.slices)), repeat=2):
+            if block.slices[one] == block.slices[other]:
+                gram[:, one, other] = (some.vectors[one] * some.vectors[other]).sum(-1)
         # Bounds rest on the stored Gram matrix, so vectors that have another one were screened wrongly.
         is_wrong = ~((gram - block.gram[some.clips]).abs().flatten(1).amax(1) <= _GRAM_TOLERANCE)  # nor NaN
         if is_wrong.any():

@@ -24,6 +24,7 @@ candidates of a query.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +84,7 @@ class _Coded(NamedTuple):
         norm (`torch.FloatTensor` of shape `(M, 1)`): largest norm of a part, or of its codes.
     """
 
-    codes: list[torch.Tensor]
+    codes: Sequence[torch.Tensor]
     scale: torch.Tensor
     lost: torch.Tensor
     norm: torch.Tensor
@@ -91,23 +92,21 @@ class _Coded(NamedTuple):
 
 def _coded(block: Block, texts: torch.Tensor) -> _Coded:
     # Each space has its own rotation. The largest coordinate of each text becomes 127.
-    turned = texts.to(torch.float64, copy=True)
-    for modalities in block.spaces:
-        part = block.parts(turned)[modalities[0]]
-        part.copy_(part @ rotation(part.shape[1]))
-    scale = (turned.abs().amax(1) / 127).clamp(min=1e-30).float()
-    rounded = (turned / scale[:, None]).round()
+    turned = {}
+    for start, stop in block.slices:
+        if start not in turned:
+            turned[start] = texts[:, start:stop].double() @ rotation(stop - start)
+    scale = (torch.cat(list(turned.values()), dim=1).abs().amax(1) / 127).clamp(min=1e-30).float()
     # What rounding lost is measured, so the bound holds for any text.
-    off = turned - rounded * scale[:, None]
-    lost = torch.empty(len(block.slices), 1)
-    norm = torch.empty_like(lost)
-    for modalities in block.spaces:
-        first = modalities[0]
-        far = torch.linalg.vector_norm(block.parts(off)[first], dim=1)
-        norm[modalities] = (torch.linalg.vector_norm(block.parts(turned)[first], dim=1) + far).amax().item() + ROUNDING
-        lost[modalities] = ((far * LONGEST + ROUNDING) / scale).amax().item()
-    codes = [part.contiguous() for part in block.parts(rounded.to(torch.int8))]
-    return _Coded(codes, scale, lost, norm)
+    coded = {}
+    for start, part in turned.items():
+        rounded = (part / scale[:, None]).round()
+        far = torch.linalg.vector_norm(part - rounded * scale[:, None], dim=1)
+        lost = ((far * LONGEST + ROUNDING) / scale).amax()
+        norm = (torch.linalg.vector_norm(part, dim=1) + far).amax() + ROUNDING
+        coded[start] = rounded.to(torch.int8), lost, norm
+    codes, lost, norm = zip(*(coded[start] for start, _ in block.slices), strict=True)
+    return _Coded(codes, scale, torch.stack(lost).float()[:, None], torch.stack(norm).float()[:, None])
 
 
 def _guessed(block: Block, coded: _Coded, k: int, options: ScoreOptions) -> np.ndarray:

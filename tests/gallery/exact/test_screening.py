@@ -168,7 +168,6 @@ def test_tiles_and_the_size_of_the_sample_change_nothing(find, monkeypatch):
     monkeypatch.setattr(ranking, "_NARROWEST", 100)
     monkeypatch.setattr(ranking, "_TILE", 1)
     monkeypatch.setattr(ranking, "_GUESSED_AT_ONCE", 7)
-    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._GRAMS_AT_ONCE", 7)
     monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._CLIPS_AT_ONCE", 11)
     monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._SAMPLE", 128)
     block = make_block("clustered", [500, 3, 1700, 800], 33)
