@@ -125,11 +125,10 @@ class Gallery(Contents):
         Args:
             ids (`list[str]`): names of the N clips, all different.
             modality_embeds (`dict[str, Array]`): for each of M modalities, by its name, `(N, width)` floats or N lists
-                of floats. Modalities of equal width share a space; those of different width have spaces of their own,
-                and a query a part for each.
+                of floats. Modalities of equal width share a space, and a query has a part for each space.
             mask (array of shape `(N, M)`, *optional*): bools; by default clips have all modalities.
-            spaces (`dict[str, str]`, *optional*): the space of each modality, by any name: needed if some widths are
-                equal and others not, or if vectors of one width are of several encoders.
+            spaces (`dict[str, str]`, *optional*): the spaces of some modalities, by any names: needed if vectors of
+                one width are of several encoders. Modalities with different names do not share a space.
             path (`str`, *optional*): a new or empty folder; by default a temporary one, deleted with this object.
             queries (`pa.Table`, *optional*): captions with their relevant clips, for evaluation, from
                 [`~scalar_retrieval.gallery.store.columns.query_table`].

@@ -15,10 +15,8 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -214,65 +212,49 @@ def check_calibration(
 
 
 def check_slices(slices: Sequence[Sequence[int]], modalities: Sequence[str], dim: int) -> None:
-    """Raise a ValueError unless there is a slice `[start, stop]` of a query's `dim` components for each modality, and
-    any two of them are equal or disjoint."""
-    are_right = len(slices) == len(modalities) and all(len(ends) == 2 for ends in slices)
-    are_right = are_right and all(0 <= start < stop <= dim for start, stop in slices)
-    for one, other in combinations(slices, 2):
-        are_right = are_right and (one == other or one[1] <= other[0] or other[1] <= one[0])
-    if not are_right:
+    """Raise a ValueError unless there is a slice `[start, stop]` of a query's at most `dim` components for each
+    modality, and any two of them are equal or disjoint."""
+    are_right = len(slices) == len(modalities)
+    end = 0
+    for ends in sorted(set(map(tuple, slices))):
+        are_right = are_right and len(ends) == 2 and end <= ends[0] < ends[1]
+        end = max(ends, default=0)
+    if not are_right or end > dim:
         raise ValueError(
-            f"`modality_slices` must be a start and a stop within the {dim} components of a query for each of "
+            f"`modality_slices` must be a start and a stop, of at most {dim} components of a query, for each of "
             f"{list(modalities)}, any two equal or disjoint, got {slices!r:.200}."
         )
 
 
-def spaces_of(slices: Sequence[Slice]) -> list[list[int]]:
-    """The places of the modalities of each space: those that have one slice of a query's components."""
-    spaces = defaultdict(list)
-    for place, (start, _) in enumerate(slices):
-        spaces[start].append(place)
-    return list(spaces.values())
-
-
-def slices_of_spaces(columns: Mapping[str, torch.Tensor], spaces: Mapping[str, object] | None) -> list[Slice]:
+def slices_of_spaces(columns: Mapping[str, "Array"], spaces: Mapping[str, str] | None) -> list[Slice]:
     """
     Put spaces side by side: each has a part of a query's components.
 
     Args:
-        columns (`dict[str, torch.Tensor]`): The vectors of each modality, `(V, width)`.
-        spaces (`dict[str, str]`, *optional*): The space of each modality, by any name. By default one space if all
-            widths are equal, and one for each modality if all are different.
+        columns (`dict`): The vectors of each modality, `(V, width)`.
+        spaces (`dict[str, str]`, *optional*): The spaces of some modalities, by any names. Modalities of equal width
+            share a space, unless these are different.
 
     Returns:
         For each modality, the start and the stop of its slice of a query's components.
 
     Raises:
-        ValueError: If some widths are equal, but not all, and `spaces` is not given; or it names other modalities, or
-            the widths of a space differ.
+        ValueError: If `spaces` names other modalities.
     """
-    widths = {name: column.shape[-1] for name, column in columns.items()}
-    if spaces is None and len(set(widths.values())) in (1, len(widths)):
-        spaces = widths  # a space of each width
-    named = spaces or {}
-    is_right = named.keys() == widths.keys()
+    spaces = spaces or {}
+    if not spaces.keys() <= columns.keys():
+        raise ValueError(f"`spaces` must name spaces of the modalities {list(columns)}, got {spaces}.")
     # Each space begins where the one before ends.
-    ends = {}
+    ends: dict[Any, Slice] = {}
     slices = []
     dim = 0
-    for name, width in widths.items():
-        space = named.get(name)
+    for name, column in columns.items():
+        width = column.shape[-1]
+        space = spaces.get(name), width
         if space not in ends:
-            ends[space] = (dim, dim + width)
+            ends[space] = dim, dim + width
             dim += width
-        is_right = is_right and ends[space][1] - ends[space][0] == width
         slices.append(ends[space])
-    if not is_right:
-        raise ValueError(
-            "`spaces` must name the space of each modality, and vectors of one space have one width, such as "
-            "{'image': 'clip', 'title': 'minilm', 'words': 'minilm'}; "
-            f"got {spaces} for vectors of the widths {widths}."
-        )
     return slices
 
 
@@ -289,28 +271,23 @@ def joined_queries(parts: "Mapping[str, Array]", modalities: Sequence[str], slic
         `torch.Tensor` of shape `(Q, D)` of unit norm: the parts, divided by the square root of their number.
 
     Raises:
-        ValueError: If there is no part, one is of no modality or of a space that has another part, or its shape or
-            norm is wrong.
+        ValueError: If a part is of no modality or of a space that has another part, or its shape or norm is wrong.
     """
-    ends = dict(zip(modalities, slices, strict=False))
+    spans = dict(zip(modalities, slices, strict=False))
     _, dim = max(slices, default=(0, 0))
     first = torch.as_tensor(next(iter(parts.values()), []))
     queries = first.new_zeros(len(first), dim)
-    shapes = {}
-    is_right = bool(parts)
     for name, part in parts.items():
         part = torch.as_tensor(part)
-        shapes[name] = tuple(part.shape)
-        start, stop = ends.get(name, (0, 0))
-        is_right = is_right and shapes[name] == (len(first), stop - start) and not off_unit(part).any()
-        is_right = is_right and not queries[:, start:stop].any()
-        if is_right:
-            queries[:, start:stop] = part
-    if not is_right:
-        raise ValueError(
-            "Queries of several parts need one for each space, of unit norm, by the name of one of its modalities. "
-            f"These have the components {ends} of a query; got parts of the shapes {shapes}."
-        )
+        start, stop = spans.get(name, (0, 0))
+        is_taken = queries[:, start:stop].any()
+        if is_taken or part.shape != (len(first), stop - start) or off_unit(part).any():
+            raise ValueError(
+                "Queries of several parts need one for each space, of unit norm, by the name of one of its "
+                f"modalities, which have the components {spans} of a query; got the part {name!r} of shape "
+                f"{tuple(part.shape)} among {', '.join(parts)}."
+            )
+        queries[:, start:stop] = part
     return queries / math.sqrt(len(parts))
 
 
@@ -643,9 +620,8 @@ def make_pairs(
     seen = True
     if isinstance(modality_embeds, Mapping):
         modalities = tuple(modality_embeds)
-        columns = list(map(torch.as_tensor, modality_embeds.values()))
-        slices = slices_of_spaces(dict(zip(modalities, columns, strict=True)), spaces)
-        modality_embeds = side_by_side(columns, slices)
+        slices = slices_of_spaces(modality_embeds, spaces)
+        modality_embeds = side_by_side(list(map(torch.as_tensor, modality_embeds.values())), slices)
         if isinstance(text_embeds, Mapping):
             text_embeds = joined_queries(text_embeds, modalities, slices)
             seen = torch.stack([text_embeds[:, start:stop].any() for start, stop in slices])
@@ -1149,13 +1125,12 @@ def retrieval_scores(
     If cosines are calibrated, `"scalar"` is sum_m w_m c_m / |sum_m w_m z_m| with c_m = scale_m <t, z_m> + offset_m and
     w = softmax(c / tau_w); `"uniform"`, `"max"` and `"mean"` use c_m too. The other scores ignore scales and offsets.
 
-    Vectors of several encoders are given as two dicts by the names of modalities, without a gradient:
-    `{"image": (V, 512), "title": (V, 384)}` and, for each space, the query by its encoder, of unit norm,
-    `{"image": (Q, 512), "title": (Q, 384)}`. The spaces stand side by side: queries are divided by the square root of
-    the number of their parts, and vectors of different spaces have the inner product 0. Modalities of equal width
-    share a space, those of different width do not; if some are equal and others not, `spaces` says what is shared,
-    such as `{"image": "clip", "title": "minilm", "words": "minilm"}`. Queries without a part for a space do not see
-    its modalities, and a clip that has no others has the score `-inf`.
+    Vectors of several encoders are given as two dicts by the names of modalities, without a gradient: `{"image": (V,
+    512), "title": (V, 384)}` and, for each space, the query by its encoder, of unit norm, `{"image": (Q, 512),
+    "title": (Q, 384)}`. The spaces stand side by side: queries are divided by the square root of the number of their
+    parts, and vectors of different spaces have the inner product 0. Modalities of equal width share a space, unless
+    `spaces` names different ones, such as `{"image": "clip", "sound": "clap"}`. Queries without a part for a space do
+    not see its modalities, and a clip that has no others has the score `-inf`.
 
     Args:
         text_embeds (`torch.Tensor` or `np.ndarray` of shape `(Q, D)`): Unit norm along the last axis.
@@ -1166,7 +1141,7 @@ def retrieval_scores(
         method (`str`): A key of [`METHODS`], or the name of a modality.
         query_temperature (`float`): See [`ScoreOptions`]; only `"scalar"` uses it.
         modalities (M different `str`, *optional*): Names along the axis M, for scores that read some by name.
-        spaces (`dict[str, str]`, *optional*): The space of each modality, for dicts.
+        spaces (`dict[str, str]`, *optional*): For dicts, the spaces of modalities of one width that share none.
         concat_embeds (`torch.Tensor` of shape `(V, 3, D)`): For `"concat_head"`, in the order of [`CONCATENATIONS`].
         **options: The other fields of [`ScoreOptions`].
 
@@ -1327,5 +1302,5 @@ __all__ = [
     "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "Slice", "check_calibration", "check_slices", "closed_form",
     "exact", "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
     "joined_queries", "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method",
-    "retrieval_scores", "side_by_side", "slices_of_spaces", "spaces_of", "unit",
+    "retrieval_scores", "side_by_side", "slices_of_spaces", "unit",
 ]  # fmt: skip

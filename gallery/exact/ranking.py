@@ -105,7 +105,10 @@ def _coded(block: Block, texts: torch.Tensor) -> _Coded:
         lost = ((far * LONGEST + ROUNDING) / scale).amax()
         norm = (torch.linalg.vector_norm(part, dim=1) + far).amax() + ROUNDING
         coded[start] = rounded.to(torch.int8), lost, norm
-    codes, lost, norm = zip(*(coded[start] for start, _ in block.slices), strict=True)
+    of_modalities = []
+    for start, _ in block.slices:
+        of_modalities.append(coded[start])
+    codes, lost, norm = zip(*of_modalities, strict=True)
     return _Coded(codes, scale, torch.stack(lost).float()[:, None], torch.stack(norm).float()[:, None])
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
@@ -175,7 +174,7 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, widths: Mapping[str,
         if slices:
             from scalar_retrieval.modeling_scalar.scores_scalar import check_slices  # not at the top: as above
 
-            check_slices(slices, modalities, max(chain(*slices), default=0))
+            check_slices(slices, modalities, _WIDEST)
         # The columns of vectors are as wide as their slices.
         if widths:
             found = slices_of(metadata, len(widths), max(widths.values()))

@@ -296,13 +296,12 @@ def test_a_query_without_a_part_is_answered_as_if_its_modalities_were_left_out()
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"title": torch.eye(4)[:2]}, "shapes {'image': (2, 5), 'words': (2, 4), 'title': (2, 4)}"),  # twice one space
-        ({"words": torch.eye(5)[:2]}, "'words': (2, 5)}"),
-        ({"title": None, "words": torch.eye(4)}, "'words': (4, 4)}"),
-        ({"image": 2 * torch.eye(5)[:2]}, "of unit norm"),
-        ({"image": torch.full((2, 5), math.nan)}, "of unit norm"),
-        ({"picture": torch.eye(5)[:2]}, "'picture': (2, 5)"),
-        ({"image": None, "words": None}, "shapes {}"),
+        ({"title": torch.eye(4)[:2]}, "'title' of shape (2, 4) among image, words, title"),  # twice one space
+        ({"words": torch.eye(5)[:2]}, "'words' of shape (2, 5)"),
+        ({"title": None, "words": torch.eye(4)}, "'words' of shape (4, 4)"),
+        ({"image": 2 * torch.eye(5)[:2]}, "'image' of shape (2, 5)"),
+        ({"image": torch.full((2, 5), math.nan)}, "'image' of shape (2, 5)"),
+        ({"picture": torch.eye(5)[:2]}, "'picture' of shape (2, 5)"),
     ],
 )
 def test_parts_of_queries_that_do_not_fit_are_refused_in_a_sentence_that_says_what_exists(change, message):
@@ -318,14 +317,31 @@ def test_parts_of_queries_that_do_not_fit_are_refused_in_a_sentence_that_says_wh
 
 
 @pytest.mark.parametrize(
-    "spaces",
-    [None, {"image": "a", "title": "b", "words": "b"}, SPACES | {"other": "c"}, SPACES | {"sound": "texts"}, {}],
+    ("spaces", "slices"),
+    [
+        (None, SLICES),
+        ({}, SLICES),
+        ({"title": "texts", "words": "texts"}, SLICES),
+        ({"title": "texts"}, [[0, 5], [5, 9], [9, 13], [13, 20]]),
+        (dict.fromkeys(NAMES, "one"), SLICES),  # vectors of different width cannot share a space
+    ],
 )
-def test_spaces_that_do_not_say_which_modalities_share_one_are_refused(spaces):
+def test_modalities_of_equal_width_share_a_space_unless_they_have_different_names_of_spaces(spaces, slices):
     names, embeds, mask = make(3)
     columns, parts = dicts((names, embeds), make_queries(1, 16))
-    message = "`spaces` must name the space of each .* widths {'image': 5, 'title': 4"
+    gallery = Gallery.from_arrays(names, columns, mask, spaces=spaces)
+    assert gallery.metadata["modality_slices"] == slices
+    if slices == SLICES:
+        del parts["words"]
+    scores = retrieval_scores(parts, columns, mask, spaces=spaces)
+    assert gallery.search(parts, 1)[0][0].score == pytest.approx(float(scores.max()), abs=1e-6)
+
+
+def test_spaces_of_other_modalities_are_refused():
+    names, embeds, mask = make(3)
+    columns, parts = dicts((names, embeds), make_queries(1, 16))
+    message = "`spaces` must name spaces of the modalities .*'image', 'title'.* got {'images': 'a'}"
     with pytest.raises(ValueError, match=message):
-        Gallery.from_arrays(names, columns, mask, spaces=spaces)
+        Gallery.from_arrays(names, columns, mask, spaces={"images": "a"})
     with pytest.raises(ValueError, match=message):
-        retrieval_scores(parts, columns, mask, spaces=spaces)
+        retrieval_scores(parts, columns, mask, spaces={"images": "a"})
