@@ -293,18 +293,15 @@ def joined_queries(parts: "Mapping[str, Array]", modalities: Sequence[str], slic
 
 def side_by_side(columns: Sequence[torch.Tensor], slices: Sequence[Slice]) -> torch.Tensor:
     """Put the vectors `(V, width)` of each modality into its slice of a query's components: `(V, M, D)`, zero
-    elsewhere. Raises a ValueError unless all have as many vectors."""
-    dtype = columns[0].dtype
-    for column in columns:
-        dtype = torch.promote_types(dtype, column.dtype)
-        if column.shape[:-1] != columns[0].shape[:1]:
-            shapes = [tuple(column.shape) for column in columns]
-            raise ValueError(f"All modalities need as many vectors, (clips, dimensions), got the shapes {shapes}.")
+    elsewhere, in the precision of the finest. Raises a ValueError unless all have as many vectors."""
     _, dim = max(slices)
-    embeds = columns[0].new_zeros(len(columns[0]), len(columns), dim, dtype=dtype)
-    for place, (start, stop) in enumerate(slices):
-        embeds[:, place, start:stop] = columns[place]
-    return embeds
+    padded = []
+    for column, (start, stop) in zip(columns, slices, strict=True):
+        if column.shape != (len(columns[0]), stop - start):
+            shapes = [tuple(one.shape) for one in columns]
+            raise ValueError(f"All modalities need as many vectors, (clips, dimensions), got the shapes {shapes}.")
+        padded.append(nn.functional.pad(column, (start, dim - stop)))
+    return torch.stack(padded, dim=1)
 
 
 @dataclass(frozen=True)
