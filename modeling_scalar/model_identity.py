@@ -502,7 +502,8 @@ class DirectSumIdentity(ModelIdentity):
             known = LIGHT if is_light(name) else part.name
             if known in parts or "+" in known:
                 raise ValueError(
-                    f"Encoders side by side have different names without a `+`, got {known!r} in {names}."
+                    f"Encoders side by side are named once each, by names without a `+`; got {known!r} in "
+                    f"{list(names)}."
                 )
             parts[known] = part
         super().__init__("+".join(parts))

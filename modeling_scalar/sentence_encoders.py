@@ -62,7 +62,7 @@ def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]
     """Return the requested modalities that encoders support, with a warning about the others.
 
     Raises:
-        ValueError: If one does not embed texts, or none of them any requested modality.
+        ValueError: If one does not embed texts, or embeds none of the requested modalities.
     """
     for encoder in encoders.encoders:
         if not encoder.supports("text"):
@@ -76,6 +76,10 @@ def supported_modalities(encoders: "DirectSum", name: str, wanted: Iterable[str]
             logger.warning(f"{name} does not support {modality}, which is left out of every clip.")
     if not supported:
         raise ValueError(f"{name} embeds none of {list(wanted)}; it supports {encoders.modalities}.")
+    # One without a modality would cost every query its time, and find nothing.
+    idle = set(range(len(encoders.encoders))).difference(map(encoders.number_of, supported))
+    if idle:
+        raise ValueError(f"Number {min(idle) + 1} of {name} embeds none of {supported}. Leave it out.")
     return supported
 
 

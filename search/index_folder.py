@@ -30,7 +30,7 @@ from scalar_retrieval.modeling_scalar.model_identity import (
     is_light,
     model_summary,
 )
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
@@ -41,6 +41,7 @@ from .states import FileState, Report, Status
 
 DEFAULT_MODEL = LIGHT
 """The model of a new gallery; it needs neither training nor a download."""
+_KINDS = {"video": "pictures", "audio": "sounds", "text": "texts of clips"}  # what a model may embed
 _INTERVAL = 5.0  # seconds between scans of watched folders
 _NUMBERS = {"frames": (None, size), "sound_seconds": (None, "[1, inf)"), "batch_size": size}
 
@@ -427,8 +428,11 @@ def index(
         if not writer.metadata:
             if is_light(model):
                 say(LIMITS[model])
-            texts_embedded = set(loaded.model.config.modalities) - {"video", "audio"}
-            if texts_embedded and not any(part.reads_texts for part in identity.parts):
+            kinds = set(map(kind_of, loaded.model.config.modalities))
+            lacking = sorted(_KINDS[kind] for kind in _KINDS.keys() - kinds)
+            if lacking:
+                say(f"{model} embeds no {' and no '.join(lacking)}, so no query finds them.")
+            if "text" in kinds and not any(part.reads_texts for part in identity.parts):
                 say(f"Texts of clips are embedded by {identity.name} too, which is made for texts that are queries.")
             writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
         there = writer.gallery()

@@ -300,10 +300,13 @@ class Archive:
         share = {}
         for name in described.modalities:
             share[name] = counts.get(name, 0) / max(1, num_clips)
-        # Of a folder, the page shows the name: no path of this machine is sent.
-        model = described.model
-        if model and os.path.isabs(model):
-            model = os.path.basename(os.path.normpath(model))
+        # Of folders, the page shows the names: no path of this machine is sent.
+        names = []
+        for name in (described.model or "").split("+"):
+            if os.path.isabs(name):
+                name = os.path.basename(os.path.normpath(name))
+            names.append(name)
+        model = "+".join(names) or None
         return About(
             name=self.name,
             num_clips=num_clips,

@@ -235,8 +235,8 @@ def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
     for name, said in (
         (f"{clip}+{tmp_path / 'code'}", "code needs code of its own, custom_st.Encoder, which is never run"),
         (f"{clip}+{siglip}", "would both embed video. Leave out one"),
-        (f"{words}+{words}", "have different names"),
-        (f"{clip}+{clip}", "have different names"),
+        (f"{words}+{words}", "are named once each"),
+        (f"{clip}+{clip}", "are named once each"),
         (f"{clip}+clap", "Did you mean 'laion/clap-htsat-unfused'"),
         (f"{clip}+{tmp_path / 'bare'}", "bare is not a joint encoder"),
         ("clip", "no model folder 'clip'.*Did you mean 'openai/clip-vit-base-patch32'"),
@@ -247,6 +247,8 @@ def test_each_encoder_beside_others_has_one_job(folders, tmp_path):
         load_model(f"{clap}+{tmp_path / 'empty'}")
     with pytest.raises(ValueError, match="embeds texts alone. Name it beside"):
         load_model(words)
+    with pytest.raises(ValueError, match=r"^Number 2 of .* embeds none of \['video'\]. Leave it out."):
+        load_model(f"{clip}+{words}", modalities=["video"])
     # A folder of this name comes first.
     (tmp_path / "a+b").symlink_to(clip)
     assert identify(tmp_path / "a+b").name == clip
