@@ -7,10 +7,12 @@
 """
 
 import math
+import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
@@ -33,6 +35,7 @@ MOST_FRAMES = 3600
 _LONGEST = 3  # a picture is padded until its longer side is at most this many times the shorter one
 _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
 _LEAST_LETTERS = 3  # in a line; most shorter ones are time codes, logos and misread patterns
+_EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}  # are mixed, so they count as one script
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK = 8  # side of a block in pixels
@@ -96,11 +99,50 @@ class RapidOcrReader:
 # Lines over time -----------------------------------------------------------------------------------------------------
 
 
+def _letters(text: str) -> list[str]:
+    return list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
+
+
 def _is_evidence(text: str) -> bool:
     """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
-    letters = list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
+    letters = _letters(text)
     # Such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash.
     return len(letters) >= _LEAST_LETTERS or "Lo" in map(unicodedata.category, letters)
+
+
+def _scripts(text: str) -> set[str]:
+    """The scripts of a text's letters, such as LATIN."""
+    found = set()
+    for letter in _letters(text):
+        script, _, _ = unicodedata.name(letter, "").partition(" ")
+        found.add("CJK" if script in _EAST_ASIAN else script)
+    return found
+
+
+def without_foreign_lines(frames: Sequence[tuple[float, Sequence[str]]], names: str) -> list[tuple[float, list[str]]]:
+    """
+    Leave out lines of at most three letters in a script of their own: in English films, patterns are misread as "国".
+
+    Args:
+        frames (sequence of `tuple`): the second of each frame and its lines.
+        names (`str`): the names among which the file stands.
+
+    Returns:
+        The frames, with the lines that share a script with the names or with a longer line.
+    """
+    known = _scripts(names)
+    for _, lines in frames:
+        for line in lines:
+            if len(_letters(line)) > _LEAST_LETTERS:
+                known |= _scripts(line)
+    kept = []
+    for second, lines in frames:
+        texts = []
+        for line in lines:
+            if not known.isdisjoint(_scripts(line)):
+                texts.append(line)
+        kept.append((second, texts))
+    return kept
 
 
 def _alike(one: str, other: str) -> float:
@@ -217,7 +259,13 @@ class Screen(Recognised):
                     lines = self.recognizer(picture)
                 before = picture
             frames.append((second, lines))
-        return Transcript(cues_of(frames, seconds), self.recognizer.name) if frames else None
+        if not frames:
+            return None
+        # A camera's name is Latin everywhere, so the other names of its folder count, too.
+        names = [path]
+        with suppress(OSError):
+            names += os.listdir(os.path.dirname(path))
+        return Transcript(cues_of(without_foreign_lines(frames, " ".join(names)), seconds), self.recognizer.name)
 
 
 __all__ = [
@@ -227,4 +275,5 @@ __all__ = [
     "RapidOcrReader",
     "Screen",
     "cues_of",
+    "without_foreign_lines",
 ]

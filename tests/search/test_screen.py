@@ -19,6 +19,7 @@ from scalar_retrieval.search.screen import (
     RapidOcrReader,
     Screen,
     cues_of,
+    without_foreign_lines,
 )
 from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
@@ -83,6 +84,48 @@ class Fake:
         if self.fail:
             raise RecognitionError("no")
         return [] if picture.mean() < 40 else [f"brightness of {picture.mean() / 50:.0f}"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "names", "expected"),
+    [
+        (["国"], "/videos/bus.mp4", []),
+        (["国", "Line 12 to the station"], "/videos/bus.mp4", ["Line 12 to the station"]),
+        (["я ты", "EXIT"], "/videos/bus.mp4", ["EXIT"]),
+        # a name, a longer line, or a kindred script says that it is a word
+        (["国"], "/视频/bus.mp4", ["国"]),
+        (["国", "中国铁路"], "/videos/bus.mp4", ["国", "中国铁路"]),
+        (["火", "の", "人々"], "/videos/さくら.mp4", ["火", "の", "人々"]),
+        (["Aus"], "/videos/bus.mp4", ["Aus"]),
+    ],
+)
+def test_a_short_line_in_a_script_of_its_own_is_left_out(lines, names, expected):
+    assert without_foreign_lines(at(lines, []), names) == at(expected, [])
+
+
+@pytest.mark.parametrize("neighbour", ["talk.txt", "国庆节.txt"])
+def test_names_in_the_folder_say_which_scripts_are_words(neighbour, tmp_path):
+    (tmp_path / neighbour).touch()
+
+    class Reader:
+        limits = Limits()
+
+        def read_duration(self, path):
+            return 2.0
+
+        def reporting_to(self, report):
+            return self
+
+        def sample_frames(self, path, pace, side):
+            yield 0.0, bright(50)
+
+    def read(picture):
+        return ["国"]
+
+    read.name = "fake"
+    screen = Screen(tmp_path / "gallery", read)
+    found = screen.make(str(tmp_path / "IMG_0001.mp4"), Reader())
+    assert [cue.text for cue in found.cues] == ["国"] * (neighbour != "talk.txt")
 
 
 def bright(value, size=(64, 48)):
