@@ -17,11 +17,13 @@ from scalar_retrieval.gallery.store.provenance import versions
 
 from .embedding import Half, embed_half
 from .items import Item, digest_of, read_items
+from .languages import rank_languages
 from .regimes import REGIMES, draw
 from .rivals import CALIBRATED, RIVALS, SCALAR, Scene, fit, held_out
 
 # The files of a folder of results.
 RANKS = "ranks.parquet"
+LANGUAGE_RANKS = "languages.parquet"
 FACTS = "stamps.json"
 
 # Draws of each regime but the complete one, for the half that fits and the half that is shown.
@@ -104,6 +106,7 @@ def measure(root: Path, output: Path, print_line: Callable[[str], Any] = print) 
         half = "shown" if item.is_shown else "fit"
         halves[half].append(item)
     rows, found = rank_halves(embed_half(halves["fit"], root), embed_half(halves["shown"], root), print_line)
+    languages = rank_languages(halves["shown"], root)
 
     # What was fitted, and what two results that are compared must share.
     facts = {
@@ -115,7 +118,8 @@ def measure(root: Path, output: Path, print_line: Callable[[str], Any] = print) 
     }
     output.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), output / RANKS, compression="zstd", compression_level=19)
+    pq.write_table(pa.Table.from_pylist(languages), output / LANGUAGE_RANKS, compression="zstd")
     write_json(facts, output / FACTS)
 
 
-__all__ = ["FACTS", "FIT_DRAWS", "RANKS", "SHOWN_DRAWS", "measure", "rank_halves"]
+__all__ = ["FACTS", "FIT_DRAWS", "LANGUAGE_RANKS", "RANKS", "SHOWN_DRAWS", "measure", "rank_halves"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import yaml
 
 from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
@@ -16,7 +17,8 @@ from evidence.study.ranks import stored_ranks
 from scalar_retrieval.eval.reports.figures import COLOURS
 from scalar_retrieval.gallery.store.files import read_json
 
-from .measuring import FACTS, RANKS
+from .languages import compare
+from .measuring import FACTS, LANGUAGE_RANKS, RANKS
 from .regimes import REGIMES
 from .rivals import RIVALS, modality_of
 
@@ -58,6 +60,11 @@ class StampsResults:
     @cached_property
     def _rows(self) -> dict[tuple[str, ...], bytes]:
         return stored_ranks(self.folder / RANKS, "regime", "method")
+
+    @cached_property
+    def languages(self) -> list[dict[str, Any]]:
+        """The rows of [`~evidence.stamps.languages.rank_languages`]."""
+        return pq.read_table(self.folder / LANGUAGE_RANKS).to_pylist()
 
     @property
     def claimed(self) -> str:
@@ -214,19 +221,37 @@ def numbers_table(results: StampsResults) -> MetricsTable:
     return MetricsTable("numbers", "Fitted numbers", note, ungrouped("method", "numbers"), [rows], 2)
 
 
+def languages_table(results: StampsResults) -> MetricsTable:
+    """How captions in each language find their pictures, with the claims that were named before."""
+    rows: list[Row] = []
+    for row, entry in zip(results.languages, compare(results.languages), strict=True):
+        verdict = "met" if entry["met"] else "not met"
+        numbers = map(Cell.of, (entry["english"], entry["light"]))
+        rows.append([entry["language"], str(len(row["light"])), *numbers, interval(entry), verdict])
+    counts = results.facts["counts"]["shown"]
+    note = (
+        f"MRR in percent, caption to picture, among the pictures of {counts['items']} items; difference: points of "
+        "MRR, with the 95 % interval for other captions. The claims are those of `language_claims.yaml`."
+    )
+    columns = ungrouped("language", "captions", "English encoder alone", "light", "difference", "claim")
+    return MetricsTable("languages", "Captions in sixteen languages", note, columns, [rows], 1)
+
+
 TABLES = {
     "methods": methods_table,
     "claims": claims_table,
     "goals": goals_table,
     "differences": differences_table,
     "numbers": numbers_table,
+    "languages": languages_table,
 }
 """The tables by name."""
 
 
 def report(results: StampsResults) -> str:
     """Return all tables in Markdown."""
-    parts = [f"# Results of the stamps\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/real_pictures.md."]
+    files = f"`{RANKS}`, `{LANGUAGE_RANKS}` and `{FACTS}`"
+    parts = [f"# Results of the stamps\n\nComputed from {files}; see docs/real_pictures.md."]
     for make in TABLES.values():
         table = make(results)
         parts.append(f"## {table.title}\n\n{markdown(table)}\n\n{table.note}")

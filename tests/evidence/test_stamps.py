@@ -11,6 +11,7 @@ from PIL import Image
 from evidence.stamps import measuring
 from evidence.stamps.embedding import MODALITIES, Half
 from evidence.stamps.items import on_white, read_items, repeats, words_of
+from evidence.stamps.languages import LANGUAGES, compare
 from evidence.stamps.measuring import rank_halves
 from evidence.stamps.regimes import REGIMES, draw
 from evidence.stamps.report import RESULTS, StampsResults, fill, goals, judged, report
@@ -194,6 +195,19 @@ def test_the_mean_reciprocal_rank_is_that_of_the_ranks(results):
     for row in pq.read_table(RESULTS / "ranks.parquet").to_pylist():
         expected = 100 * sum(1 / rank for rank in row["ranks"]) / len(row["ranks"])
         assert results.mean(row["regime"], row["method"]) == pytest.approx(expected)
+
+
+def test_claims_on_languages_are_judged_by_their_rules():
+    worse = {"light": [2] * 9, "english": [1] * 9}
+    better = {"light": [1] * 9, "english": [2] * 9}
+    for ranks, expected in ((worse, False), (better, True)):
+        rows = [{"language": name} | ranks for name in ("en", "de")]
+        assert [entry["met"] for entry in compare(rows)] == [expected, expected]
+
+
+def test_the_shipped_table_by_language_has_all_that_light_reads(results):
+    assert [row["language"] for row in results.languages] == LANGUAGES
+    assert all(entry["met"] for entry in compare(results.languages))  # as the page says
 
 
 def test_a_goal_compares_with_the_better_rival(results):
