@@ -71,7 +71,10 @@ class LanguageEncoder(nn.Module):
         # A model of all 128,000 pieces takes half a second to build, one of those in this text no time.
         pieces = [(" ", self.lowest)]  # stands for what is unknown; in the text there are no spaces
         tokens = [_UNKNOWN]
-        parts = {text[start:stop] for start in range(len(text)) for stop in range(start + 1, start + 1 + self.longest)}
+        parts = set()
+        for start in range(len(text)):
+            for length in range(self.longest):
+                parts.add(text[start : start + 1 + length])
         for part in parts:
             place = bisect_left(self.pieces, part)
             if self.pieces[place : place + 1] == [part]:

@@ -86,8 +86,10 @@ class EnglishEncoder(nn.Module):
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> torch.Tensor:
         """Embed texts, `(texts, 384)`, of unit norm."""
-        starts = range(0, len(texts), _BATCH_SIZE)
-        return torch.cat([self._embed_batch(texts[start : start + _BATCH_SIZE]) for start in starts])
+        found = []
+        for start in range(0, len(texts), _BATCH_SIZE):
+            found.append(self._embed_batch(texts[start : start + _BATCH_SIZE]))
+        return torch.cat(found)
 
 
 class LightTextEncoder(nn.Module):
@@ -123,8 +125,8 @@ class LightTextEncoder(nn.Module):
         """
         english = self.english.embed(texts)
         if are_queries:
-            counts = torch.tensor([self._is_english(text) for text in texts], device=english.device)
-            english = english * counts[:, None]
+            for place, text in enumerate(texts):
+                english[place] *= self._is_english(text)
         share = self.english_share
         both = [share**0.5 * english, (1 - share) ** 0.5 * self.languages.embed(texts)]
         return normalize(torch.cat(both, dim=1), dim=1)
