@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
+from itertools import filterfalse
 
 import numpy as np
 from PIL import Image
@@ -35,7 +36,6 @@ MOST_FRAMES = 3600
 _LONGEST = 3  # a picture is padded until its longer side is at most this many times the shorter one
 _LEAST_SCORE = 0.5  # minimum score of a line in RapidOCR
 _LEAST_LETTERS = 3  # in a line; most shorter ones are time codes, logos and misread patterns
-_EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}  # are mixed, so they count as one script
 _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio: one of ten letters may differ
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK = 8  # side of a block in pixels
@@ -99,50 +99,33 @@ class RapidOcrReader:
 # Lines over time -----------------------------------------------------------------------------------------------------
 
 
-def _letters(text: str) -> list[str]:
-    return list(filter(str.isalpha, unicodedata.normalize("NFKC", text)))
-
-
-def _is_evidence(text: str) -> bool:
-    """Whether a line has at least three letters, or one Chinese, Japanese or Korean character, which may be a word."""
-    letters = _letters(text)
+def _has_characters(text: str) -> bool:
+    """Whether a text has a Chinese, Japanese or Korean character, which may be a word."""
     # Such a character is "Lo"; not the long vowel mark and the like, which is no word and looks like a dash.
-    return len(letters) >= _LEAST_LETTERS or "Lo" in map(unicodedata.category, letters)
+    return "Lo" in map(unicodedata.category, unicodedata.normalize("NFKC", text))
 
 
-def _scripts(text: str) -> set[str]:
-    """The scripts of a text's letters, such as LATIN."""
-    found = set()
-    for letter in _letters(text):
-        script, _, _ = unicodedata.name(letter, "").partition(" ")
-        found.add("CJK" if script in _EAST_ASIAN else script)
-    return found
+def _num_letters(text: str) -> int:
+    return sum(map(str.isalpha, unicodedata.normalize("NFKC", text)))
 
 
-def without_foreign_lines(frames: Sequence[tuple[float, Sequence[str]]], names: str) -> list[tuple[float, list[str]]]:
+def without_lone_characters(
+    frames: Sequence[tuple[float, Sequence[str]]], names: Iterable[str]
+) -> Sequence[tuple[float, Sequence[str]]]:
     """
-    Leave out lines of at most three letters in a script of their own: in English films, patterns are misread as "国".
+    Leave out Chinese, Japanese and Korean characters where no name and no line of more than three letters has any, as
+    patterns are misread as "国".
 
     Args:
         frames (sequence of `tuple`): the second of each frame and its lines.
-        names (`str`): the names among which the file stands.
-
-    Returns:
-        The frames, with the lines that share a script with the names or with a longer line.
+        names (iterable of `str`): the names among which the file stands.
     """
-    known = _scripts(names)
+    texts = list(names)
     for _, lines in frames:
-        for line in lines:
-            if len(_letters(line)) > _LEAST_LETTERS:
-                known |= _scripts(line)
-    kept = []
-    for second, lines in frames:
-        texts = []
-        for line in lines:
-            if not known.isdisjoint(_scripts(line)):
-                texts.append(line)
-        kept.append((second, texts))
-    return kept
+        texts += [line for line in lines if _num_letters(line) > _LEAST_LETTERS]
+    if any(map(_has_characters, texts)):
+        return frames
+    return [(second, list(filterfalse(_has_characters, lines))) for second, lines in frames]
 
 
 def _alike(one: str, other: str) -> float:
@@ -187,7 +170,7 @@ def cues_of(frames: Iterable[tuple[float, Sequence[str]]], end: float) -> list[C
             if line.last == frame - 1:
                 line.stop = second
         for text in texts:
-            if not _is_evidence(text):
+            if _num_letters(text) < _LEAST_LETTERS and not _has_characters(text):
                 continue
             # letters and digits, without capitals and accents
             folded = "".join(filter(str.isalnum, unicodedata.normalize("NFKD", text.casefold())))
@@ -265,7 +248,7 @@ class Screen(Recognised):
         names = [path]
         with suppress(OSError):
             names += os.listdir(os.path.dirname(path))
-        return Transcript(cues_of(without_foreign_lines(frames, " ".join(names)), seconds), self.recognizer.name)
+        return Transcript(cues_of(without_lone_characters(frames, names), seconds), self.recognizer.name)
 
 
 __all__ = [
@@ -275,5 +258,5 @@ __all__ = [
     "RapidOcrReader",
     "Screen",
     "cues_of",
-    "without_foreign_lines",
+    "without_lone_characters",
 ]

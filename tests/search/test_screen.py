@@ -19,7 +19,7 @@ from scalar_retrieval.search.screen import (
     RapidOcrReader,
     Screen,
     cues_of,
-    without_foreign_lines,
+    without_lone_characters,
 )
 from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
@@ -91,7 +91,7 @@ class Fake:
     [
         (["国"], "/videos/bus.mp4", []),
         (["国", "Line 12 to the station"], "/videos/bus.mp4", ["Line 12 to the station"]),
-        (["я ты", "EXIT"], "/videos/bus.mp4", ["EXIT"]),
+        (["国", "の", "RO", "EXIT"], "/videos/bus.mp4", ["RO", "EXIT"]),
         # a name, a longer line, or a kindred script says that it is a word
         (["国"], "/视频/bus.mp4", ["国"]),
         (["国", "中国铁路"], "/videos/bus.mp4", ["国", "中国铁路"]),
@@ -99,12 +99,12 @@ class Fake:
         (["Aus"], "/videos/bus.mp4", ["Aus"]),
     ],
 )
-def test_a_short_line_in_a_script_of_its_own_is_left_out(lines, names, expected):
-    assert without_foreign_lines(at(lines, []), names) == at(expected, [])
+def test_a_lone_character_is_a_word_only_where_others_are(lines, names, expected):
+    assert without_lone_characters(at(lines, []), [names]) == at(expected, [])
 
 
 @pytest.mark.parametrize("neighbour", ["talk.txt", "国庆节.txt"])
-def test_names_in_the_folder_say_which_scripts_are_words(neighbour, tmp_path):
+def test_names_in_the_folder_say_whether_characters_are_words(neighbour, tmp_path):
     (tmp_path / neighbour).touch()
 
     class Reader:
