@@ -24,7 +24,8 @@ subtitles"`; see `scalar_retrieval.gallery.scales`."""
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
     "reads 16 languages (ar de en es fr it ja ko nl pl pt ru th tr zh zh-TW). "
-    "For more: scalar index FOLDER --output NEW_GALLERY --model google/embeddinggemma-2"
+    "For more: scalar index FOLDER --output NEW_GALLERY --model "
+    "openai/clip-vit-base-patch32+laion/clap-htsat-unfused+sentence-transformers/all-MiniLM-L6-v2"
 }
 """What models find, if that is less than one would expect, by their names."""
 

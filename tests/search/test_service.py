@@ -158,7 +158,7 @@ def test_a_gallery_of_a_small_model_says_what_it_does_not_find(tmp_path):
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         limits = client.get("/api/gallery").json()["limits"]
     assert "a thousand kinds of things" in limits and "no actions, colours or people" in limits
-    assert "--model google/embeddinggemma-2" in limits
+    assert "--model openai/clip-vit-base-patch32+laion" in limits
 
 
 def test_the_schema_describes_every_answer(client):
