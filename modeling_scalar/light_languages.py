@@ -62,7 +62,7 @@ class LanguageEncoder(nn.Module):
         self.longest = max(map(len, self.pieces))
         self.eps = weights.pop("eps").item()
         for name, weight in weights.items():
-            self.register_buffer(name, weight)
+            self.register_parameter(name, nn.Parameter(weight, requires_grad=False))
 
     def tokenize(self, text: str) -> list[int]:
         """Cut a text into tokens by the unigram model of SentencePiece (Kudo 2018, arXiv 1804.10959)."""
@@ -87,7 +87,7 @@ class LanguageEncoder(nn.Module):
         """N-grams of one length, `(tokens, 256)`: two convolutions, each added to what it reads."""
 
         def weight(name: str) -> torch.Tensor:
-            return self.get_buffer(f"{name}{length}")
+            return self.get_parameter(f"{name}{length}")
 
         states = words @ weight("proj") + weight("proj_b")
         states = layer_norm(states, states.shape[1:], weight("ln_g"), weight("ln_b"), self.eps)

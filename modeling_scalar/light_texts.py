@@ -43,10 +43,10 @@ class EnglishEncoder(nn.Module):
         self.tokenizer.enable_padding()
         self.tokenizer.encode_special_tokens = True  # "[SEP]" in a query is text
         for name, weight in load_file(weights).items():
-            self.register_buffer(name.replace(".", "_"), weight)
+            self.register_parameter(name.replace(".", "_"), nn.Parameter(weight, requires_grad=False))
 
     def _weight(self, name: str) -> torch.Tensor:
-        return self.get_buffer(name.replace(".", "_"))
+        return self.get_parameter(name.replace(".", "_"))
 
     def _linear(self, name: str, states: torch.Tensor) -> torch.Tensor:
         return linear(states, self._weight(f"{name}.weight"), self._weight(f"{name}.bias"))

@@ -43,7 +43,7 @@ def encoder(path):
 def test_with_the_table_of_the_graph_its_vectors_in_ten_languages_are_those_of_the_graph(path, stored):
     texts, arrays = stored
     encoder = LanguageEncoder(path)
-    encoder.codes = encoder.codes.float()
+    encoder.codes.data = encoder.codes.float()
     encoder.scale[:] = 1
     encoder.lo[:] = 0
     for token, row in zip(arrays["tokens"].tolist(), arrays["rows"], strict=True):

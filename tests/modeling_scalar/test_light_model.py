@@ -240,6 +240,7 @@ def test_a_folder_without_weights_is_refused(tmp_path):
 
 def test_all_its_modalities_are_those_of_a_clip(loaded):
     model, processor = loaded
+    assert model.num_parameters() > 9e7  # those of both text encoders count, too
     assert tuple(model.config.modalities) == tuple(processor.modalities) == LIGHT_MODALITIES
     assert model.score_options()["method"] == "scalar" and model.config.projection_dim == 896
     texts = {name: ["a dog", None] for name in ("title", "screen")}
