@@ -69,10 +69,11 @@ class _Block(nn.Module):
         self.is_residual = stride == 1 and inputs == outputs
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        wide = values if self.expand_conv is None else relu6(self.expand_conv(values))
-        projected = self.project_conv(relu6(self.depthwise_conv(wide)))
+        # In place, as fresh memory costs more than the arithmetic.
+        wide = values if self.expand_conv is None else relu6(self.expand_conv(values), inplace=True)
+        projected = self.project_conv(relu6(self.depthwise_conv(wide), inplace=True))
         if self.is_residual:
-            return values + projected
+            projected += values
         return projected
 
 
@@ -95,8 +96,8 @@ class EfficientNetLite0(nn.Module):
         self.fc = nn.Linear(_FEATURES, NUM_CLASSES)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        values = self.blocks(relu6(self.conv_stem(pictures)))
-        features = relu6(self.conv_head(values)).mean(dim=(2, 3))
+        values = self.blocks(relu6(self.conv_stem(pictures), inplace=True))
+        features = relu6(self.conv_head(values), inplace=True).mean(dim=(2, 3))
         return self.fc(features)
 
 
