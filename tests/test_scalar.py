@@ -38,7 +38,7 @@ def test_its_help_imports_no_room_and_no_library_of_theirs():
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_how_the_help_of_its_command_begins(name, capsys):
     with pytest.raises(SystemExit) as ended:
-        run([name, "--help"])
+        sys.exit(run([name, "--help"]))
     printed = " ".join(capsys.readouterr().out.split())
     assert not ended.value.code
     assert printed.lower().startswith(f"usage: scalar {name} ")

@@ -9,7 +9,7 @@ if __name__ == "__main__":  # imports take seconds; Ctrl-C then exits without a 
 
 from scalar_retrieval.commands.errors import run_command
 
-from .recipe_files import check_recipes
+from .recipe_files import check_recipes, print_help
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """
     if arguments is None:
         arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        print_help(prog)
+        return 0
     check_recipes(arguments)
     from .run import main as run  # imports torch
 

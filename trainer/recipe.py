@@ -15,11 +15,10 @@ from transformers.hf_argparser import HfArg
 from scalar_retrieval.commands.options import columns_of, load_plugins
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.gallery.decoding import Limits
-from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, find_method
 
-from .recipe_files import find_packaged, read_recipe, unknown_field
+from .recipe_files import find_packaged, read_recipe, unknown_field, usage
 from .training_args import ScalarTrainingArguments
 
 logger = logging.getLogger("train")
@@ -49,7 +48,9 @@ class RunArguments:
     )
     words_of: str | None = HfArg(default=None, help="For `own`: gallery of its files, whose transcripts are used.")
     aggregation: str | None = HfArg(
-        default=None, help=f"Score of the model, one of {tuple(METHODS)} or a plugin's; by default that of its config."
+        default=None,
+        help="Score of the model: scalar, uniform, max, mean, gram, gram_span, hypergram, triangle, pmrl_raw, pmrl, "
+        "concat_head, symile, rank_fusion, one of its modalities, or a plugin's; by default that of its config.",
     )
     query_temperature: float | None = HfArg(
         default=None,
@@ -58,7 +59,7 @@ class RunArguments:
     )
     condition_on: str | None = HfArg(
         default=None,
-        help=f"Modalities that the cross-encoder reads, some of {','.join(MODALITIES)}; by default those of "
+        help="Modalities that the cross-encoder reads, some of video,audio,subtitle; by default those of "
         "the model's config, for a new model video,audio as in the paper.",
     )
     plugin: str | None = HfArg(
@@ -211,13 +212,7 @@ def parse_arguments(
             its range, or a plugin that cannot be imported.
         SystemExit: With code 0 for `--help`, with code 2 for an unknown flag or a value of another type.
     """
-    parser = _Parser(
-        [RunArguments, ScalarTrainingArguments],
-        allow_abbrev=False,
-        prog=prog,
-        usage=f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
-        description="Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
-    )
+    parser = _Parser([RunArguments, ScalarTrainingArguments], allow_abbrev=False, **usage(prog))
     # The recipes come first; what remains are flags.
     flags = list(arguments)
     recipe = {}

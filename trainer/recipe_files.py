@@ -3,6 +3,7 @@ import."""
 
 import ast
 import logging
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -37,9 +38,9 @@ def find_packaged(name: str) -> str:
 
 
 @cache
-def known_fields() -> list[str]:
-    """The names of the fields of recipes, from the source of the dataclasses that define them: importing these takes
-    seconds."""
+def known_fields() -> dict[str, str]:
+    """The fields of recipes and the help of each, from the source of the dataclasses that define them: importing these
+    takes seconds."""
     # Each class by the file that defines it; transformers' own is read too, not imported.
     here = Path(__file__).parent
     sources = {
@@ -47,12 +48,44 @@ def known_fields() -> list[str]:
         "ScalarTrainingArguments": here / "training_args.py",
         "TrainingArguments": Path(find_spec("transformers").origin).with_name("training_args.py"),
     }
-    names = []
+    known: dict[str, str] = {}
     for name, path in sources.items():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
-                names += [part.target.id for part in node.body if isinstance(part, ast.AnnAssign)]
-    return names
+                for part in node.body:
+                    if isinstance(part, ast.AnnAssign):
+                        known.setdefault(part.target.id, _help_of(part.value))
+    return known
+
+
+def _help_of(field: ast.expr) -> str:
+    """What `field(...)` says of a field, with its default."""
+    said = {keyword.arg: keyword.value for keyword in field.keywords}
+    text = said.get("help")
+    if text is None:  # as transformers writes it
+        metadata = said["metadata"]
+        text = metadata.values[[key.value for key in metadata.keys].index("help")]
+    words = ast.literal_eval(text)
+    if "default" in said:
+        words += f" (default: {ast.unparse(said['default'])})"
+    return words
+
+
+def usage(prog: str) -> dict[str, str]:
+    """How the command line begins, as options of a parser."""
+    return {
+        "prog": prog,
+        "usage": f"{prog} RECIPE.yaml [MORE.yaml ...] [--field value ...]",
+        "description": "Train a model from a recipe. Later recipes override earlier ones, and flags override recipes.",
+    }
+
+
+def print_help(prog: str) -> None:
+    """Print the help of the command line, without the seconds that importing the fields takes."""
+    parser = ArgumentParser(**usage(prog))
+    for name, text in known_fields().items():
+        parser.add_argument(f"--{name}", help=text.replace("%", "%%"))
+    parser.print_help()
 
 
 def unknown_field(name: str) -> str | None:
@@ -140,4 +173,4 @@ def check_recipes(arguments: Sequence[str]) -> None:
         check_benchmark(str(fields["benchmark"]), fields.get("root"))
 
 
-__all__ = ["check_recipes", "find_packaged", "known_fields", "read_recipe", "unknown_field"]
+__all__ = ["check_recipes", "find_packaged", "known_fields", "print_help", "read_recipe", "unknown_field", "usage"]

@@ -13,7 +13,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from scalar_retrieval.commands.schema import check_value
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
-from .lora import PARTS, RECIPES, parts_of
+from .lora import parts_of
 
 OBJECTIVE_NAMES = ("scalar", "contrastive", "pmrl", "pathways")
 """The objectives by name; [`~scalar_retrieval.trainer.objectives.OBJECTIVES`] holds their classes."""
@@ -136,8 +136,8 @@ class ScalarTrainingArguments(TrainingArguments):
     )
     adapter: str = HfArg(
         default="paper",
-        help=f"What to train, one of {RECIPES} or 'heads'; for a joint encoder 'full' or some of {PARTS}, separated "
-        "by commas.",
+        help="What to train: paper, all_towers, full or heads; for a joint encoder full or some of trunk, video, "
+        "audio and heads, separated by commas.",
     )
     temperature: float = HfArg(default=0.07, help="Contrastive temperature tau; positive.")
     learnable_temperature: bool = HfArg(

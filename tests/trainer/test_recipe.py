@@ -1,5 +1,8 @@
 """Recipes: bases, overrides, and errors that name the field."""
 
+import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from types import NoneType, SimpleNamespace
@@ -9,6 +12,8 @@ import pytest
 from datasets import Dataset
 
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
+from scalar_retrieval.trainer.__main__ import main
+from scalar_retrieval.trainer.lora import PARTS, RECIPES
 from scalar_retrieval.trainer.recipe import RunArguments, parse_arguments
 from scalar_retrieval.trainer.recipe_files import known_fields, read_recipe
 from scalar_retrieval.trainer.training_args import REFUSED, ScalarTrainingArguments
@@ -67,6 +72,23 @@ def test_the_defaults_are_the_papers(tmp_path):
 def test_the_fields_of_recipes_are_those_of_their_dataclasses():
     found = {part.name for kind in (RunArguments, ScalarTrainingArguments) for part in fields(kind) if part.init}
     assert found == set(known_fields())
+
+
+def test_the_help_names_every_field_score_and_adapter(capsys):
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"--{name} " in printed for name in known_fields())
+    known = known_fields()
+    listed = re.findall(r"\w+", known["aggregation"])
+    assert set(METHODS) - {"video", "audio", "subtitle"} <= set(listed)
+    assert {*RECIPES, *PARTS} <= set(re.findall(r"\w+", known["adapter"]))
+    assert "(default: 0.07)" in known["temperature"] and len(known["log_level"]) > 40
+
+
+def test_the_help_imports_no_torch():
+    code = "import sys; from scalar_retrieval.trainer.__main__ import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "numpy"} & set(done.stdout.splitlines()[-1].split())
 
 
 def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatch):
