@@ -49,8 +49,8 @@ class RunArguments:
     words_of: str | None = HfArg(default=None, help="For `own`: gallery of its files, whose transcripts are used.")
     aggregation: str | None = HfArg(
         default=None,
-        help="Score of the model: scalar, uniform, max, mean, gram, gram_span, hypergram, triangle, pmrl_raw, pmrl, "
-        "concat_head, symile, rank_fusion, one of its modalities, or a plugin's; by default that of its config.",
+        help="Score of the model, such as scalar, uniform, gram or pmrl (a wrong name lists all), one of its "
+        "modalities, or a plugin's; by default that of its config.",
     )
     query_temperature: float | None = HfArg(
         default=None,
