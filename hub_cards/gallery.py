@@ -20,9 +20,10 @@ from scalar_retrieval.gallery.store.published import MEDIA
 from scalar_retrieval.gallery.store.rows import lists_of
 from scalar_retrieval.gallery.store.storage import MANIFEST, read_manifest
 from scalar_retrieval.gallery.words.transcripts import KINDS, Transcripts
-from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar
+from scalar_retrieval.modeling_scalar.media_scalar import check_content
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light
 from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
+from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar
 
 from .card import Details, render
 from .markdown import code

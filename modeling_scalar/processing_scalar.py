@@ -31,8 +31,9 @@ from .image_processing_scalar import (
     to_batch,
     to_frames,
 )
-from .media_scalar import MediaError, MediaReader, Window, names_subtitle_file
+from .media_scalar import MediaError, MediaReader, Window
 from .scores_scalar import kind_of
+from .tracks_scalar import names_subtitle_file
 
 logger = logging.get_logger(__name__)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from scalar_retrieval.gallery.filters import path_matcher
 from scalar_retrieval.gallery.store.file_lists import is_table, read_table
-from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES, names_subtitle_file
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES, names_subtitle_file
 
 _SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
 

@@ -17,7 +17,7 @@ import pytest
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.windows import is_nothing
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
-from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES
+from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES
 from tests.commands import Commands
 from tests.media_corpus import CORPUS, TIME
 

@@ -12,12 +12,12 @@ from tests.imports import ROOT, circles, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
-    "trainer.run": 41,
-    "trainer.scalar_trainer": 37,
-    "eval.source": 39,
-    "search.index_folder": 41,
-    "search.service.app gallery.folder_searcher": 44,
-    "gallery.gallery gallery.searching gallery.folder_searcher": 37,
+    "trainer.run": 42,
+    "trainer.scalar_trainer": 38,
+    "eval.source": 40,
+    "search.index_folder": 42,
+    "search.service.app gallery.folder_searcher": 45,
+    "gallery.gallery gallery.searching gallery.folder_searcher": 38,
     "modeling_scalar.scores_scalar": 2,
 }
 

@@ -26,6 +26,7 @@ REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 READERS = {
     "scores_scalar.py",
     "media_scalar.py",
+    "tracks_scalar.py",
     "feature_extraction_scalar.py",
     "image_processing_scalar.py",
     "processing_scalar.py",
@@ -109,7 +110,7 @@ def test_remote_code_is_flat_and_needs_nothing_else():
 
 def test_remote_code_loads_without_a_decoder():
     """PyAV stands in a `try` at the top, where the check of imports of transformers passes over it."""
-    tree = ast.parse((ROOT / "modeling_scalar" / "media_scalar.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "modeling_scalar" / "tracks_scalar.py").read_text(encoding="utf-8"))
     tried = [node for block in tree.body if isinstance(block, ast.Try) for node in block.body]
     assert [alias.name for node in tried for alias in node.names] == ["av"]
     assert not any("av" in [alias.name for alias in node.names] for node in tree.body if isinstance(node, ast.Import))

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from scalar_retrieval.eval.benchmarks.annotations import FEATURES, KIND, make_dataset
 from scalar_retrieval.eval.benchmarks.clip_rows import group_rows, read_row, text_columns, warn_unread
 from scalar_retrieval.modeling_scalar import Clip, ScalarProcessor
-from scalar_retrieval.modeling_scalar.media_scalar import names_subtitle_file
+from scalar_retrieval.modeling_scalar.tracks_scalar import names_subtitle_file
 
 from .draws import derived_generator
 from .identity import rows_sha256

@@ -27,18 +27,15 @@ import numpy as np
 import scalar_retrieval
 from scalar_retrieval.modeling_scalar.media_scalar import (
     SAMPLING_RATE,
-    TEXT_FILES,
-    AnyPath,
     Choose,
-    Cue,
     MediaError,
     MediaReader,
     Prepare,
     Window,
     check_file,
     check_installed,
-    join_lines,
 )
+from scalar_retrieval.modeling_scalar.tracks_scalar import TEXT_FILES, AnyPath, Cue, join_lines
 
 from .worker import Facts, Limits
 

@@ -21,7 +21,6 @@ import numpy as np
 
 from scalar_retrieval.modeling_scalar.media_scalar import (
     SAMPLING_RATE,
-    AnyPath,
     Choose,
     MediaError,
     MediaReader,
@@ -29,11 +28,11 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
     Window,
     av,
     cut_to_span,
-    first_stream,
     mono,
     truncation_error,
     zero_of,
 )
+from scalar_retrieval.modeling_scalar.tracks_scalar import AnyPath, first_stream
 
 if os.name == "posix":
     import resource

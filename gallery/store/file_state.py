@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-from scalar_retrieval.modeling_scalar.media_scalar import check_content, find_sidecar, names_subtitle_file
+from scalar_retrieval.modeling_scalar.media_scalar import check_content
+from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, names_subtitle_file
 
 from ..decoding import check_not_stopped
 from .rows import MediaFile

@@ -18,9 +18,10 @@ from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.gallery.words.transcripts import Transcripts
 from scalar_retrieval.modeling_scalar import ScalarModel
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
-from scalar_retrieval.modeling_scalar.media_scalar import MediaError, names_subtitle_file
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+from scalar_retrieval.modeling_scalar.tracks_scalar import names_subtitle_file
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from tests.conftest import make_tiny_config

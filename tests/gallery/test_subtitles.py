@@ -10,7 +10,8 @@ import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.store.file_state import clip_sha256
-from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader, find_sidecar
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
+from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
 ASS = """[Script Info]

@@ -19,6 +19,7 @@ CODE = {
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",
         "media_scalar.py",
+        "tracks_scalar.py",
         "modeling_beats.py",
     ),
     *("modeling_scalar.py", "processing_scalar.py", "retrieval_scalar.py"),

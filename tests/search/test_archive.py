@@ -14,7 +14,7 @@ import torch
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
-from scalar_retrieval.modeling_scalar.media_scalar import MEDIA_FILES
+from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES
 from scalar_retrieval.search.sources import find_files
 from tests.media_corpus import CORPUS, NOISE, cut, media, noisy
 
