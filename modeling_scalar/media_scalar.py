@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -44,6 +45,16 @@ _DEMUXERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,asf,flv,f4v,mpeg,mpegts,mpegvideo,m4v,h264,hevc,av1,ivf,obu,ogg,gif,mxf,"
     "nut,rm,dv,wtv,yuv4mpegpipe,wav,w64,mp3,flac,aac,ac3,eac3,aiff,au,caf,amr,wv,ape,tta"
 )
+# Transfer characteristics that are HDR, as in ITU-T H.273.
+_PQ = 16
+_HLG = 18
+_WHITE = 203.0  # cd/m2 of white in HDR (ITU-R BT.2408)
+_KNEE = np.float32(0.3)  # of tone mapping, in multiples of white
+# Of light of BT.2020: its luminance, and what it is in BT.709 (ITU-R BT.2407).
+_LUMINANCE = np.array([0.2627, 0.678, 0.0593], np.float32)
+_TO_BT709 = np.array([[1.6605, -0.1246, -0.0182], [-0.5876, 1.1329, -0.1006], [-0.0728, -0.0083, 1.1187]], np.float32)
+_STRIP = 64  # rows
+_UPRIGHT = np.eye(3, dtype=np.int32)  # a display matrix
 _MEMORY_PER_BYTE = 256  # of subtitles: lines, their copies, and their tokens
 
 Window = tuple[float, float | None]
@@ -225,32 +236,106 @@ def in_window(times: Sequence[float], end: float, window: Window | None) -> np.n
     return np.flatnonzero(is_inside)
 
 
+@lru_cache
+def _light_of(transfer: int) -> np.ndarray:
+    """The light of each 16-bit code by ITU-R BT.2100, float32 `(65536,)`: of PQ on the display, in multiples of SDR's
+    white; of HLG in the scene, in multiples of its peak."""
+    signal = np.linspace(0, 1, 2**16)
+    if transfer == _PQ:
+        power = signal ** (32 / 2523)
+        base = np.maximum(power - 107 / 128, 0) / (2413 / 128 - 2392 / 128 * power)
+        light = 10_000 / _WHITE * base ** (8192 / 1305)
+    else:
+        light = np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - 0.55991073) / 0.17883277) + 0.28466892) / 12)
+    return light.astype(np.float32)
+
+
+def to_sdr(codes: np.ndarray, transfer: int) -> np.ndarray:
+    """
+    Tone-map a picture of ITU-R BT.2100: the brightest channel follows the Möbius curve of FFmpeg's `tonemap` filter,
+    and the others keep their ratio to it. Up to 61 cd/m2 nothing changes, 203 cd/m2 become 0.68 of white, 1,000 cd/m2
+    and more become white.
+
+    Args:
+        codes (`np.ndarray`): uint16 `(height, width, 3)`, RGB of full range.
+        transfer (`int`): 16 for PQ, 18 for HLG, as in ITU-T H.273.
+
+    Returns:
+        uint8 `(height, width, 3)`, RGB of BT.709, for a screen with a gamma of 2.4 (ITU-R BT.1886).
+    """
+    picture = np.empty(codes.shape, np.uint8)
+    for start in range(0, len(codes), _STRIP):  # light takes much memory
+        light = _light_of(transfer)[codes[start : start + _STRIP]]
+        if transfer == _HLG:  # from the scene to a display of 1,000 cd/m2
+            luminance = light @ _LUMINANCE
+            light *= 1000 / _WHITE * luminance[..., None] ** 0.2
+        red, green, blue = np.moveaxis(light @ _TO_BT709, 2, 0)
+        brightest = np.maximum(np.maximum(red, green), blue)
+        # From 0.3 on a hyperbola, which begins with the slope of the straight line and reaches 1 at 1,000 cd/m2.
+        bent = np.maximum(brightest, _KNEE)
+        gain = np.where(brightest > _KNEE, 1.1248 * (bent - 0.08001) / (bent + 0.52481) / bent, 1)
+        linear = np.stack([red, green, blue], axis=2) * gain[..., None]
+        picture[start : start + _STRIP] = np.clip(linear, 0, 1) ** (1 / 2.4) * 255 + 0.5
+    return picture
+
+
+def orientation(matrix: Any) -> tuple[bool, bool, bool]:
+    """
+    Whether a picture must be transposed, then mirrored left to right, then top to bottom: the nearest of eight ways.
+
+    Args:
+        matrix (bytes-like): a display matrix, 9 native int32; the first two rows of three say what `x` and `y` in the
+            picture add to `x` and `y` on the screen.
+    """
+    x_to_x, x_to_y, _, y_to_x, y_to_y = np.frombuffer(matrix, np.int32)[:5].tolist()
+    if abs(x_to_x) + abs(y_to_y) < abs(x_to_y) + abs(y_to_x):
+        return True, y_to_x < 0, x_to_y < 0
+    return False, x_to_x < 0, y_to_y < 0
+
+
 class Upright:
-    """Converts the frames of a stream, named in errors, to uint8 pictures `(height, width, 3)`, RGB and upright;
-    pictures are shrunk until no side is longer than `side`, if given."""
+    """Converts the frames of a stream, named in errors, to uint8 pictures `(height, width, 3)`, RGB of BT.709 and
+    upright, all of the size of the first one; this is shrunk until no side is longer than `side`, if given."""
 
     def __init__(self, name: str, side: int | None = None):
         self.name = name
-        self.side = side
-        self.size = None  # of the picture before
+        self.side = side or math.inf
+        self.size = None  # of the first picture
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
-        # Shrink while converting, which is faster than doing both.
-        options = {}
-        if self.side is not None and self.side < max(frame.width, frame.height):
-            share = self.side / max(frame.width, frame.height)
-            width = max(1, round(share * frame.width))
-            height = max(1, round(share * frame.height))
-            options = {"width": width, "height": height, "interpolation": "AREA"}
-        image = self._reformatter.reformat(frame, format="rgb24", threads=1, **options).to_ndarray()
-        if frame.rotation:
-            image = np.rot90(image, k=round(frame.rotation / 90))
-        # The pictures of a clip are stacked, so they must have one size.
-        size = image.shape[:2]
-        if self.size not in (None, size):
-            raise MediaError(f"{self.name}: the picture changes its size, {[self.size, size]}. Convert the file.")
-        self.size = size
+        is_transposed, is_mirrored, is_upside_down = orientation(frame.side_data.get("DISPLAYMATRIX", _UPRIGHT))
+        # The pictures of a clip are stacked, so they have the size of the first one.
+        size = [frame.width, frame.height]
+        if is_transposed:
+            size.reverse()
+        if self.size is None:
+            share = min(1.0, self.side / max(size))
+            self.size = [max(1, round(share * length)) for length in size]
+        # Scale while converting, which is faster than doing both.
+        options = {"format": "rgb24", "threads": 1}
+        if size != self.size:
+            width, height = self.size
+            if is_transposed:
+                width, height = height, width
+            options |= {"width": width, "height": height, "interpolation": "AREA"}
+        is_hdr = frame.color_trc in (_PQ, _HLG)
+        if is_hdr:
+            options["format"] = "rgb48le"
+        try:
+            image = self._reformatter.reformat(frame, **options).to_ndarray()
+        except av.FFmpegError as error:
+            check_memory(error)
+            what = f"a picture of {frame.width}x{frame.height} cannot be scaled ({error.strerror})"
+            raise MediaError(f"{self.name}: {what}. Convert the file.") from error
+        if is_hdr:
+            image = to_sdr(image, frame.color_trc)
+        if is_transposed:
+            image = image.transpose(1, 0, 2)
+        if is_mirrored:
+            image = image[:, ::-1]
+        if is_upside_down:
+            image = image[::-1]
         return np.ascontiguousarray(image)
 
 

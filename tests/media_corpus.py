@@ -717,8 +717,7 @@ rotten(
 rotten(
     "size_changes.ts",
     lambda: media("mpegts", "mpeg2video", rate=25) + media("mpegts", "mpeg2video", rate=25, size=(96, 96)),
-    NOTHING,
-    "changes its size",
+    V,
 )
 
 # Sizes, counts and offsets that somebody else wrote: none may cost memory, time or another file.
