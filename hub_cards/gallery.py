@@ -136,7 +136,7 @@ def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:
         shutil.copyfile(path, target)
         sidecar = find_sidecar(path)
         if sidecar is not None:
-            copy = target.with_name(sidecar.name)
+            copy = target.with_suffix(sidecar.suffix)  # it may lie in a folder below
             copy.touch()
             # Pipes, and what the system generates such as /proc/kmsg, have no size, and reading them might never end.
             if sidecar.stat().st_size:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from .tracks_scalar import (
-    TEXT_CODECS,
     AnyPath,
     Cue,
     MediaError,
@@ -29,6 +28,7 @@ from .tracks_scalar import (
     check_memory,
     find_sidecar,
     first_stream,
+    is_text,
     join_lines,
     rank_of_track,
     stream_name,
@@ -771,13 +771,10 @@ class MediaReader:
         return subtitle_cues(path, content)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
-        """The cues of the text track of a media file; `None` if there is none. It is the track in English, of several
-        or without one the default track, else the first; picture-based tracks (DVD, Blu-ray) are not text."""
+        """The cues of the text track of a media file, the best by `rank`; `None` if there is none. Picture-based
+        tracks (DVD, Blu-ray) are not text."""
         with self.opened(path) as container:
-            texts = []
-            for stream in container.streams.subtitles:
-                if stream.codec_context is not None and stream.codec_context.name in TEXT_CODECS:
-                    texts.append(stream)
+            texts = [stream for stream in container.streams.subtitles if is_text(container, stream)]
             if not texts:
                 return None
             stream = min(texts, key=rank_of_track)
@@ -792,8 +789,8 @@ class MediaReader:
         return self.cues_of_track(path)
 
     def read_subtitle(self, path: AnyPath, window: Window | None = None) -> str:
-        """Read an `.srt`, `.vtt`, `.ass` or `.ssa` file as one string, without markup, timings and repeated lines. An
-        encoding other than UTF-8 is guessed, if charset-normalizer is installed."""
+        """Read a subtitle file (`TEXT_FILES`) as one string, without markup, timings and repeated lines. An encoding
+        other than UTF-8 is guessed, if charset-normalizer is installed."""
         return text_in(self.cues_of_file(path), window)
 
     def read_subtitle_of(self, path: AnyPath, window: Window | None = None) -> str | None:

@@ -33,7 +33,7 @@ from .image_processing_scalar import (
 )
 from .media_scalar import MediaError, MediaReader, Window
 from .scores_scalar import kind_of
-from .tracks_scalar import names_subtitle_file
+from .tracks_scalar import TEXT_FILES, names_subtitle_file
 
 logger = logging.get_logger(__name__)
 
@@ -256,7 +256,7 @@ class ScalarProcessor(ProcessorMixin):
             video: A path, uint8 frames (see [`to_frames`]), or `None`. A picture is a clip of one frame.
             audio: A path, a waveform at `sampling_rate` or with its rate (see [`to_waveform`]), `None`, or
                 `FROM_VIDEO` for the track of the video file, if `video` is a path.
-            subtitle: A text, the path of an `.srt` or `.vtt` file, `None`, or `FROM_VIDEO` for the file next to the
+            subtitle: A text, the path of a subtitle file, `None`, or `FROM_VIDEO` for the file next to the
                 video (`find_sidecar`) or else the text track inside, if `video` is a path.
             texts (`dict[str, str]`, *optional*): Texts of further modalities by name; empty or None is absent.
             num_frames (`int`, *optional*): By default the setting; `"all"` keeps all for a later call to choose from.
@@ -391,7 +391,7 @@ class ScalarProcessor(ProcessorMixin):
         elif isinstance(subtitle, str):
             clip.subtitle = subtitle
         else:
-            expected = "its text, the path of an .srt or .vtt file, None or FROM_VIDEO"
+            expected = f"its text, the path of a file ({', '.join(TEXT_FILES)}), None or FROM_VIDEO"
             raise TypeError(f"A subtitle must be {expected}, got {type(subtitle).__name__}.")
 
     @staticmethod

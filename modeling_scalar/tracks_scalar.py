@@ -5,12 +5,15 @@ import io
 import os
 import re
 import time
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
+from operator import mul
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 try:
     import av
@@ -22,13 +25,37 @@ MEDIA_FILES = frozenset(
     ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
 )
 """Extensions of files with pictures or sound, in lowercase."""
-TEXT_FILES = (".srt", ".vtt", ".ass", ".ssa")
-TEXT_CODECS = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text")
+TEXT_FILES = (".srt", ".vtt", ".ass", ".ssa", ".ttml", ".dfxp")
+_TEXT_CODECS = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text", "cc_dec")
 # Encodings of subtitle files that are not UTF-8.
 _ENCODINGS = (
     "cp1252 cp1250 cp1251 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 koi8_r cp874 cp932 cp949 gb18030 big5 utf_16 "
     "utf_32"
 ).split()
+
+# Words in names and titles of tracks and files, and names of FFmpeg's flags: of what is no full account of a film, and
+# of what is for people who are hard of hearing.
+_ASIDE = set(
+    "forced foreign sign signs song songs comment comments commentary kommentar commentaire visual description "
+    "descriptions descriptive described".split()
+)
+_FOR_DEAF = {"sdh", "cc", "hi", "hoh", "hearing"}
+_ENGLISH = {"en", "eng", "english"}
+# What may follow the name of a video after a hyphen, a space or the like: a language (ISO 639), or what is above.
+_TAGS = set(
+    "aa ab af ak am an ar as ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo "
+    "es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
+    "ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd "
+    "ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
+    "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu "
+    "ara ben bul cat ces chi cze dan deu dut ell eng est fas fil fin fra fre ger gre heb hin hrv hun ind ita jpn kor "
+    "lav lit may msa nld nor per pol por ron rum rus slk slo slv spa srp swe tam tel tha tur ukr urd vie zho "
+    "arabic bengali bulgarian catalan chinese croatian czech danish dutch english estonian farsi filipino finnish "
+    "french german greek hebrew hindi hungarian indonesian italian japanese korean latvian lithuanian malay norwegian "
+    "persian polish portuguese romanian russian serbian slovak slovenian spanish swedish tamil telugu thai turkish "
+    "ukrainian urdu vietnamese deutsch français español italiano português us gb cn hk mx hans hant "
+    "default full sub subs subtitle subtitles captions".split()
+) | _ASIDE | _FOR_DEAF  # fmt: skip
 
 AnyPath = str | os.PathLike
 Cue = tuple[float, float, list[str]]
@@ -52,51 +79,90 @@ def select(container: Any, stream: Any) -> None:
             other.discard = av.stream.Discard.all
 
 
+def rank(words: str) -> tuple[bool, bool, bool, bool]:
+    """The order of tracks, and of subtitle files, by what is said of them; the least one is read. What is no full
+    account of a film (forced subtitles, signs, commentary, descriptions) comes last, before that what is not in
+    English, then what is for people who are hard of hearing, and what is not the default."""
+    tags = set(re.findall(r"[^\W\d_]+", words.casefold()))
+    return bool(tags & _ASIDE), not tags & _ENGLISH, bool(tags & _FOR_DEAF), "default" not in tags
+
+
+def rank_of_track(stream: Any) -> tuple[bool, bool, bool, bool]:
+    """The rank of a track by its flags, language and title. Containers write `eng`, some programs `en` or `en-GB`."""
+    words = [stream.metadata.get(name, "") for name in ("language", "title", "handler_name")]
+    words.append(str(stream.disposition.name))
+    if stream.type != "subtitle":  # a forced track of sound is one that must be played
+        words[-1] = words[-1].replace("forced", "")
+    return rank(" ".join(words))
+
+
 def first_stream(path: AnyPath, container: Any, kind: str) -> Any:
-    """Select the first real stream of a kind, if any: cover art and thumbnails are attached pictures, not video."""
+    """Select the stream of a kind to read, if any: the first default one, or else the first, but a commentary or
+    description only if there is nothing else. Cover art and thumbnails are attached pictures, not video."""
+    streams = []
     for stream in getattr(container.streams, kind):
-        if stream.disposition & (av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails):
-            continue
-        if stream.codec_context is None:
-            raise MediaError(f"{path}: no decoder for {kind} stream {stream.index}.")
-        select(container, stream)
-        return stream
-    return None
+        if not stream.disposition & (av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails):
+            streams.append(stream)
+    if not streams:
+        return None
+    stream = min(streams, key=lambda stream: rank_of_track(stream)[::3])  # whether aside, whether default
+    if stream.codec_context is None:
+        raise MediaError(f"{path}: no decoder for {kind} stream {stream.index}.")
+    select(container, stream)
+    return stream
 
 
 def stream_name(path: AnyPath, stream: Any) -> str:
     """The name of a stream of a file in errors."""
-    return f"{path}: {stream.type} stream {stream.index} ({stream.codec_context.name})"
+    return f"{path}: {stream.type} stream {stream.index} ({getattr(stream.codec_context, 'name', 'unknown')})"
+
+
+def is_text(container: Any, stream: Any) -> bool:
+    """Whether the packets of a subtitle track are text: FFmpeg decodes it, or, of tracks in Matroska and MP4 that it
+    does not know, they may be WebVTT or TTML. Unknown tracks of broadcasts are teletext."""
+    if stream.codec_context is None:
+        return container.format.name.startswith(("matroska", "mov"))
+    return stream.codec_context.name in _TEXT_CODECS
+
+
+def _plain(name: str) -> str:
+    """A name by which files that belong together find each other, however a system writes case and accents."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _owners(stem: str, media: Collection[str]) -> Iterator[str]:
+    """The names of media files to which a subtitle file of this name may belong: `film` of `film.en`, `film-en` and
+    `film (English)`, but not of `film-2`; and of none of them if there is a media file of a longer name."""
+    yield stem
+    for end in range(len(stem) - 1, 0, -1):
+        if stem[: end + 1] in media:
+            return
+        if stem[end] == "." or (stem[end] in "-_ ([" and _TAGS.issuperset(re.findall(r"[^\W_]+", stem[end:]))):
+            yield stem[:end]
 
 
 @lru_cache(maxsize=32)
-def _subtitles_in(folder: str, version: tuple[int, int]) -> dict[str, list[str]]:
-    """The subtitle files of a folder by the name, without extension, of the media file, best first."""
-    media = set()
+def _listed(folder: Path, version: tuple[int, int], media: frozenset[str]) -> tuple[frozenset[str], dict]:
+    known = set(media)
+    files = defaultdict(list)
     subtitles = []
     for name in os.listdir(folder):
-        stem, extension = os.path.splitext(name)
-        if extension.lower() in MEDIA_FILES:
-            media.add(stem.casefold())
-        elif extension.lower() in TEXT_FILES:
-            subtitles.append(name)
-    # `film.en.srt` belongs to `film.en.mp4` if there is one, else to `film.mp4`.
-    by_media = defaultdict(list)
-    for name in sorted(subtitles, key=lambda name: (len(name), name)):
-        parts = os.path.splitext(name)[0].casefold().split(".")
-        for length in range(len(parts), 0, -1):
-            beginning = ".".join(parts[:length])
-            by_media[beginning].append(name)
-            if beginning in media:
-                break  # shorter names are other files
-    return by_media
+        stem, extension = os.path.splitext(_plain(name))
+        if extension in MEDIA_FILES:
+            known.add(stem)
+        elif extension in TEXT_FILES:
+            subtitles.append((stem, name))
+        else:  # perhaps a folder
+            files[stem + extension].append(folder / name)
+    for stem, name in subtitles:
+        for owner in ("", *_owners(stem, known)):
+            files[owner].append(folder / name)
+    return frozenset(known), files
 
 
-def find_sidecar(path: AnyPath) -> Path | None:
-    """The subtitle file next to a media file, if any: `film.srt` of `film.mp4`, or one with something between the name
-    and the extension, as `film.en.srt`, unless it belongs to a media file with a longer name. The shortest name is
-    used, of equally short ones the first in alphabetical order; case does not matter."""
-    folder, name = os.path.split(os.path.abspath(path))
+def _list(folder: Path, media: frozenset[str] = frozenset()) -> tuple[frozenset[str], dict[str, list[Path]]]:
+    """The media files in a folder, without extension and with those of another folder, and the subtitle files and
+    folders by the name of the media file that they belong to, and by `""`; all names as from `_plain`."""
     # List the folder once for all its files, again when it has changed.
     try:
         changed = os.stat(folder).st_mtime_ns
@@ -104,12 +170,32 @@ def find_sidecar(path: AnyPath) -> Path | None:
         version = (changed, 0)
         if now - changed <= 2e9:  # the coarsest clock of file systems: later changes may have the same time
             version = (changed, now // 10**9)
-        subtitles = _subtitles_in(folder, version)
+        return _listed(folder, version, media)
     except OSError:
-        return None
-    for subtitle in subtitles.get(os.path.splitext(name)[0].casefold(), ()):
-        file = Path(folder, subtitle)
-        if file.exists():  # no broken link
+        return media, {}
+
+
+def find_sidecar(path: AnyPath) -> Path | None:
+    """
+    The subtitle file of a media file, if any: `film.srt` of `film.mp4`, or with something between the name and the
+    extension, as `film.en.srt`, `film-en.srt` and `film (English).srt`, unless it belongs to a media file with a
+    longer name; also in a folder `Subs`, `Sub` or `Subtitles`, and any file in `Subs/film`. Of several, the one by
+    `rank`, then that with the shortest name. Case does not matter, nor how accents are encoded.
+    """
+    path = Path(os.path.abspath(path))
+    stem = _plain(path.stem)
+    media, beside = _list(path.parent)
+    found = [*beside.get(stem, ())]
+    for name in ("subs", "sub", "subtitles"):
+        for folder in beside.get(name, ()):
+            for file in _list(folder, media)[1].get(stem, ()):
+                found += [file, *_list(file)[1].get("", ())]
+
+    def order(file: Path) -> tuple:
+        return rank(_plain(file.stem).removeprefix(stem)), len(file.name), file.name
+
+    for file in sorted(found, key=order):
+        if file.suffix.lower() in TEXT_FILES and file.exists():  # no folder, no broken link
             return file
     return None
 
@@ -127,6 +213,8 @@ def join_lines(lines: Iterable[str]) -> str:
     return " ".join(line for line, _ in groupby(filter(None, stripped)))
 
 
+_TTML = re.compile(r"<(\w+:)?tt\b")
+_BREAK = re.compile(r"</?(\w+:)?br\b[^>]*>")
 _TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
 _MARKUP = re.compile(r"\{\\[^{}]*\}")  # which the decoders of FFmpeg make of every format's
 
@@ -151,9 +239,45 @@ def _decoded_text(path: AnyPath, content: bytes) -> str:
     return str(matches[0])
 
 
+def _ttml_cues(name: str, text: str) -> list[Cue]:
+    """The cues of a TTML document: its paragraphs, whose times count from those of the elements around them."""
+    try:
+        if "<!DOCTYPE" in text:
+            raise ValueError("a document type, which may define entities without end")
+        root = ElementTree.fromstring(_BREAK.sub("\n", text))
+        rates = {attribute.rpartition("}")[2]: value for attribute, value in root.attrib.items()}
+        frame = 1 / float(rates.get("frameRate", 30))
+        units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "f": frame, "t": 1 / float(rates.get("tickRate", 1))}
+
+        def seconds(time: str) -> float:
+            match = re.fullmatch(r"([\d:.]{1,20})(h|m|s|ms|f|t)?", time)
+            if match is None:
+                raise ValueError(f"the time {time!r}")
+            number, unit = match.groups()
+            if ":" not in number:
+                return float(number) * units[unit or "s"]
+            return sum(map(mul, map(float, number.split(":")), (3600, 60, 1, frame)))
+
+        cues = []
+        origins = {root: 0.0}  # when the element around each begins
+        for element in root.iter():
+            start = origins[element] + seconds(element.get("begin", "0s"))
+            origins.update(dict.fromkeys(element, start))
+            if element.tag.rpartition("}")[2] == "p":
+                stop = start + seconds(element.get("dur", "0s"))
+                if "end" in element.attrib:
+                    stop = origins[element] + seconds(element.get("end"))
+                cues.append((start, stop, "".join(element.itertext()).split("\n")))
+        return cues
+    except (ElementTree.ParseError, ArithmeticError, ValueError) as error:
+        raise MediaError(f"{name}: the TTML document does not decode ({error}).") from error
+
+
 def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
-    """The cues of a SubRip, WebVTT or SubStation Alpha file, without markup."""
+    """The cues of a SubRip, WebVTT, SubStation Alpha or TTML file, without markup."""
     text = _decoded_text(path, content)
+    if _TTML.search(text):
+        return _ttml_cues(os.fspath(path), text)
     # By content, because extensions are often wrong; without a mark it is SubRip.
     kind = "srt"
     if text.startswith("WEBVTT"):
@@ -174,29 +298,32 @@ def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
     return cues
 
 
-def rank_of_track(stream: Any) -> tuple[bool, bool]:
-    """The order of text tracks: English before others, and the default one before others. Container formats write
-    `eng`, some programs `en` or `en-GB`."""
-    language = stream.metadata.get("language", "").casefold()
-    is_english = re.split("[-_]", language)[0] in ("en", "eng")
-    is_default = bool(stream.disposition & av.stream.Disposition.default)
-    return not is_english, not is_default
-
-
 def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Iterator[Cue]:
     """The cues of a text track; `zero` is the file's first second."""
     tick = float(stream.time_base or 0)
+    decoder = stream.codec_context or av.CodecContext.create("webvtt", "r")  # see `is_text`
     select(container, stream)
     try:
         for packet in container.demux(stream):
-            start = 0.0 if packet.pts is None else packet.pts * tick - zero
-            for subtitle in packet.decode():
+            if stream.codec_context is None and _TTML.search(content := bytes(packet).decode("utf-8")):
+                for start, stop, lines in _ttml_cues(stream_name(path, stream), content):
+                    yield start - zero, stop - zero, lines
+                continue
+            shown = decoder.decode2(packet)
+            if shown is None:
+                continue
+            start = (packet.pts or 0) * tick - zero
+            stop = start + (packet.duration or 0) * tick
+            if decoder.name == "cc_dec":  # the packet ends what was shown before
+                start = shown.pts / av.time_base - zero
+                stop = start + shown.end_display_time / 1000
+            for subtitle in shown:
                 # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
                 text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
                 if re.search(r"\{[^{}]*\\p[1-9]", text):  # a drawing, not words
                     text = ""
                 text = html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
-                yield start, start + (packet.duration or 0) * tick, re.split(r"\\[Nn]|\n", text)
+                yield start, stop, re.split(r"\\[Nn]|\n", text)
     except (av.FFmpegError, UnicodeDecodeError) as error:
         check_memory(error)
         reason = getattr(error, "strerror", None) or error
@@ -205,7 +332,6 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
 
 __all__ = [
     "MEDIA_FILES",
-    "TEXT_CODECS",
     "TEXT_FILES",
     "AnyPath",
     "Cue",
@@ -214,6 +340,7 @@ __all__ = [
     "check_memory",
     "find_sidecar",
     "first_stream",
+    "is_text",
     "join_lines",
     "names_subtitle_file",
     "rank_of_track",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from datasets import Dataset, Features, Value
 
+from scalar_retrieval.modeling_scalar.tracks_scalar import TEXT_FILES
+
 logger = logging.getLogger(__name__)
 
 # One row per clip and caption; None marks a track that the clip lacks.
@@ -28,7 +30,7 @@ further texts of the clip, named like the model's modality that reads them."""
 
 
 # Files that downloaders write next to a clip, never the clip itself.
-_NOT_MEDIA = {".json", ".srt", ".txt", ".vtt"}
+_NOT_MEDIA = {".json", ".txt", *TEXT_FILES}
 
 
 def _first_ten(names: Sequence[str]) -> str:
@@ -43,8 +45,8 @@ def find_media(folder: Path, ids: Iterable[str]) -> dict[str, str]:
 
     Args:
         folder (`Path`): folder of the files. If it does not exist, no id has a file.
-        ids (iterable of `str`): may contain dots. Files of other ids are ignored, and so are `.json`, `.srt`, `.txt`
-            and `.vtt` files.
+        ids (iterable of `str`): may contain dots. Files of other ids are ignored, and so are `.json`, `.txt` and
+            subtitle files.
 
     Returns:
         `dict` of absolute paths by id; ids without a file are not in it.

@@ -1,17 +1,21 @@
 """Which subtitle is that of a media file, and how it is read."""
 
+import io
 import os
 import time
+import unicodedata
 from fractions import Fraction
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.store.file_state import clip_sha256
+from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
-from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar
+from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, first_stream
+from tests.media_corpus import media, remux
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
 ASS = """[Script Info]
@@ -30,8 +34,8 @@ Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,later
 
 
 def write_film(path, tracks):
-    """A second of picture with text tracks, of the given words; `+default` at their end marks the default track, and
-    `en:` or another language at their beginning names it."""
+    """A second of picture with text tracks, of the given words; `+default` and other flags may follow them, and
+    `en:` or another language, or `en/a title:`, may stand before them."""
     head = (
         b"[Script Info]\n[V4+ Styles]\nFormat: Name, Fontname\nStyle: Default,Arial\n[Events]\nFormat: Layer, Text\n"
     )
@@ -41,14 +45,17 @@ def write_film(path, tracks):
         video.pix_fmt = "yuvj420p"
         streams = []
         for track in tracks:
-            language, _, words = track.rpartition(":")
+            tags, _, words = track.rpartition(":")
+            language, _, title = tags.partition("/")
+            words, *flags = words.split("+")
             stream = output.add_stream("subrip")
             stream.metadata["language"] = language or "und"
+            stream.metadata["title"] = title
             stream.codec_context.subtitle_header, stream.codec_context.time_base = head, Fraction(1, 1000)
             stream.disposition = av.stream.Disposition(0)
-            if words.endswith("+default"):
-                stream.disposition = av.stream.Disposition.default
-            streams.append((stream, words.removesuffix("+default")))
+            for flag in flags:
+                stream.disposition |= av.stream.Disposition[flag]
+            streams.append((stream, words))
         output.start_encoding()
         for _ in range(5):
             output.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")))
@@ -84,6 +91,53 @@ def test_the_subtitle_file_with_the_shortest_name_is_that_of_a_video(tmp_path):
     assert find_sidecar(tmp_path / "FILM TWO.mkv") == tmp_path / "film two.srt"
 
 
+BESIDE = {  # of `film.mp4`: the first is its subtitle file, None if there is none
+    "film.en.srt": ("film.de.srt", "film.srt", "film.en.forced.srt", "film.en.sdh.srt"),
+    "film.english.full.srt": ("film.german.srt", "film.en.signs.srt", "film.en.commentary.srt"),
+    "film.de.srt": ("film.forced.srt", "film.de.hi.srt", "film.en.forced.srt"),
+    "film-en.srt": ("film_de.srt", "film-2.mp4", "film-2.srt", "film-part2.srt"),
+    "film_en.srt": ("film.fr.srt",),
+    "film (English).srt": ("film - German.srt",),
+    "film [pt-BR].srt": ("film 2.srt",),
+    "film.ttml": ("film.forced.srt",),
+    None: ("film_en.mp4", "film_en.srt", "film-part2.srt", "film-2.srt", "filmen.srt", "my film.srt"),
+    "Subs/film.srt": ("Subs/film-2.srt", "film-2.mp4"),
+    "SUBTITLES/film/2_English.srt": ("SUBTITLES/film/3_German.srt", "SUBTITLES/film/4_English (SDH).srt"),
+    "sub/Film.en.srt": ("film.srt", "Subs/film.de.srt"),
+    "film.srt": ("Subs/film.srt/film.en.txt", "Subs/film.en/film.en.srt"),
+}
+
+
+@pytest.mark.parametrize("expected", BESIDE)
+def test_of_several_subtitle_files_the_best_is_that_of_a_video(tmp_path, expected):
+    names = ["film.mp4", *BESIDE[expected]]
+    if expected is not None:
+        names.append(expected)
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        beside(tmp_path, name)
+    found = find_sidecar(tmp_path / "film.mp4")
+    assert found == (None if expected is None else tmp_path / expected)
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_belong_together_however_accents_are_encoded(tmp_path, forms):
+    film, subtitle = (unicodedata.normalize(form, "Übung") for form in forms)
+    beside(tmp_path, f"{film}.mp4", f"{subtitle}.en.srt")
+    assert find_sidecar(tmp_path / f"{film}.mp4") == tmp_path / f"{subtitle}.en.srt"
+
+
+def test_a_subtitle_file_that_appears_in_a_folder_below_makes_a_file_a_changed_one(tmp_path):
+    beside(tmp_path, "film.mp4")
+    folder = tmp_path / "Subs" / "film"
+    folder.mkdir(parents=True)
+    known = clip_stat(str(tmp_path / "film.mp4")), clip_sha256(str(tmp_path / "film.mp4"))
+    time.sleep(0.02)  # the clock of a file system ticks
+    beside(folder, "1.srt")
+    assert clip_stat(str(tmp_path / "film.mp4")) != known[0]
+    assert clip_sha256(str(tmp_path / "film.mp4")) != known[1]
+
+
 def test_a_folder_that_changes_is_looked_at_again(tmp_path):
     beside(tmp_path, "film.mp4")
     for settled in (False, True):
@@ -95,6 +149,14 @@ def test_a_folder_that_changes_is_looked_at_again(tmp_path):
         beside(tmp_path, "film.srt")
         assert find_sidecar(tmp_path / "film.mp4") == tmp_path / "film.srt"
         (tmp_path / "film.srt").unlink()
+
+
+class Streams(list):
+    """The streams of a container, and those of a kind."""
+
+    def __init__(self, streams, kind):
+        super().__init__(streams)
+        setattr(self, kind, streams)
 
 
 SAID = {
@@ -145,6 +207,63 @@ def test_the_track_in_english_is_read_before_the_default_one(tmp_path, language)
     assert MediaReader().read_subtitle_of(film) == "guten tag"
 
 
+TRACKS = [  # the words that are read say so
+    ["eng:no, signs+forced+default", "eng:yes"],
+    ["eng/Signs & Songs:no, signs+default", "eng/Dialogue:yes"],
+    ["eng:no, a comment+comment", "eng/Director's commentary:no, another", "eng:yes"],
+    ["eng/SDH:no, for others+default", "eng:no, for others+hearing_impaired", "eng:yes"],
+    ["eng:no, signs+forced", "ger/SDH:no, for others", "ger:yes"],
+    ["ger:no+default", "/English:yes"],
+]
+
+
+@pytest.mark.parametrize("tracks", TRACKS)
+def test_of_several_tracks_a_full_one_in_english_is_read(tmp_path, tracks):
+    assert MediaReader().read_subtitle_of(write_film(tmp_path / "film.mkv", tracks)) == "yes"
+
+
+STREAMS = {
+    "commentary by its flag": ([("", "comment"), ("", "default")], 1),
+    "commentary by its title": ([("Commentary", "default"), ("", "")], 1),
+    "audio description": ([("", "visual_impaired"), ("", "descriptions"), ("Main", "")], 2),
+    "the default one": ([("", ""), ("", "default"), ("", "default")], 1),
+    "the first": ([("", "forced"), ("English", "")], 0),
+    "nothing else": ([("", "comment")], 0),
+    "no cover": ([("", "attached_pic"), ("", "comment")], 1),
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_of_several_sounds_and_pictures_the_main_one_is_read(case):
+    described, expected = STREAMS[case]
+    for kind in ("audio", "video"):
+        streams = []
+        for title, flag in described:
+            disposition = av.stream.Disposition[flag] if flag else av.stream.Disposition(0)
+            streams.append(
+                SimpleNamespace(
+                    index=len(streams), type=kind, disposition=disposition, metadata={"title": title}, codec_context=1
+                )
+            )
+        container = SimpleNamespace(streams=Streams(streams, kind))
+        assert first_stream("film.mkv", container, kind).index == expected
+        assert [stream for stream in streams if not hasattr(stream, "discard")] == [streams[expected]]
+
+
+def test_the_default_picture_is_read(tmp_path):
+    path = tmp_path / "film.mkv"
+    with av.open(str(path), "w") as output:
+        for size, flag in ((32, av.stream.Disposition(0)), (64, av.stream.Disposition.default)):
+            stream = output.add_stream("mjpeg", rate=5)
+            stream.width = stream.height = size
+            stream.pix_fmt, stream.disposition = "yuvj420p", flag
+        for stream in output.streams:
+            frame = av.VideoFrame.from_ndarray(np.zeros((stream.width, stream.width, 3), np.uint8), format="rgb24")
+            output.mux(stream.encode(frame))
+    for reader in (SandboxedReader(), MediaReader()):
+        assert reader.read_frames(path)[0].shape == (64, 64, 3)
+
+
 def test_the_default_track_is_read_unless_a_file_lies_beside(tmp_path):
     film = write_film(tmp_path / "film.mkv", ["guten tag", "good day+default", "bonjour"])
     for reader in (SandboxedReader(), MediaReader()):
@@ -157,3 +276,93 @@ def test_the_default_track_is_read_unless_a_file_lies_beside(tmp_path):
     film.write_bytes(b"broken")
     assert SandboxedReader().read_subtitle_of(film) == "hallo"
     assert SandboxedReader().read_cues(film) == [(0.0, 1.0, "hallo")]
+
+
+TTML = """<?xml version="1.0" encoding="UTF-8"?>
+<tt:tt xmlns:tt="http://www.w3.org/ns/ttml" xmlns:ttp="http://www.w3.org/ns/ttml#parameter" ttp:frameRate="25"
+  ttp:tickRate="1000"><tt:head><tt:title>no words</tt:title></tt:head>
+  <tt:body><tt:div begin="10s">{}</tt:div></tt:body></tt:tt>"""
+TIMES = {
+    'begin="00:00:01.5" end="00:00:02.000"': (11.5, 12.0),
+    'begin="00:00:01:05" end="01:00:00"': (11.2, 3610.0),
+    'begin="1.5s" dur="100ms"': (11.5, 11.6),
+    'begin="50f" end="4000t"': (12.0, 14.0),
+    'begin="1m" dur="0.5h"': (70.0, 1870.0),
+    "": (10.0, 10.0),
+}
+
+
+@pytest.mark.parametrize("times", TIMES)
+def test_ttml_is_read_with_its_seconds(tmp_path, times):
+    path = tmp_path / "film.ttml"
+    path.write_text(TTML.format(f"<tt:p {times}>Größe &amp; <tt:span>so</tt:span><tt:br/>weiter</tt:p>"), "utf-8")
+    ((start, stop, words),) = SandboxedReader().read_cues(path)
+    assert (start, stop) == pytest.approx(TIMES[times]) and words == "Größe & so weiter"
+    assert SandboxedReader().read_subtitle_of(tmp_path / "film.mp4") == "Größe & so weiter"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('<!DOCTYPE tt [<!ENTITY a "aaaa">]><tt><body><p begin="0s" end="1s">&a;</p></body></tt>', "document type"),
+        (TTML.format('<tt:p begin="soon">never</tt:p>'), "the time 'soon'"),
+        (TTML.format(f'<tt:p begin="{"9" * 30}">never</tt:p>'), "the time '9999"),
+        (TTML.format("<tt:p>never"), "mismatched tag"),
+        (TTML.replace("25", "0").format(""), "division by zero"),
+    ],
+)
+def test_ttml_that_is_not_read_says_why(tmp_path, content, reason):
+    (tmp_path / "film.ttml").write_text(content)
+    with pytest.raises(MediaError, match=f"film.ttml: the TTML document does not decode .*{reason}"):
+        MediaReader().read_subtitle(tmp_path / "film.ttml")
+
+
+def test_webvtt_is_read_from_matroska_by_the_name_of_its_specification(tmp_path):
+    film = media("matroska", "libx264", "", "webvtt", lines=("Hello, <i>world</i> &amp; all",))
+    (tmp_path / "film.mkv").write_bytes(film.replace(b"D_WEBVTT/SUBTITLES", b"S_TEXT/WEBVTT".ljust(18, b"\0")))
+    for reader in (SandboxedReader(), MediaReader()):
+        assert reader.read_subtitle_of(tmp_path / "film.mkv") == "Hello, world & all"
+
+
+CAPTIONS = """Scenarist_SCC V1.0
+
+00:00:00:00\t9420 9420 94ae 94ae 9470 9470 c845 4c4c 4f20 942f 942f
+
+00:00:02:00\t9420 9420 94ae 94ae 9470 9470 5745 4c4c 942f 942f
+
+00:00:04:00\t942c 942c
+"""
+
+
+def test_captions_of_television_are_read_from_their_track(tmp_path):
+    (tmp_path / "film.scc").write_text(CAPTIONS)
+    source = io.BytesIO(media("mp4", "libx264", frames=10))
+    with (
+        av.open(source) as film,
+        av.open(str(tmp_path / "film.scc")) as captions,
+        av.open(str(tmp_path / "film.mov"), "w") as output,
+    ):
+        streams = film.streams.video[0], captions.streams.subtitles[0]
+        copies = [output.add_stream_from_template(stream) for stream in streams]
+        for stream, copy in zip(streams, copies, strict=True):
+            for packet in stream.container.demux(stream):
+                if packet.dts is not None:
+                    packet.stream = copy
+                    output.mux(packet)
+    cues = SandboxedReader().read_cues(tmp_path / "film.mov")
+    assert cues == [(0.0, 2.0, "HELLO"), (2.0, pytest.approx(4.0), "WELL")]
+
+
+def test_ttml_is_read_from_a_track_of_mp4(tmp_path):
+    said = TTML.format('<tt:p begin="1s" end="2s">in a track</tt:p>').encode()
+
+    def with_ttml(packets):
+        kept = [packet for packet in packets if packet.stream.type == "video"]
+        (text,) = {packet.stream for packet in packets} - {packet.stream for packet in kept}
+        packet = av.Packet(said)
+        packet.stream, packet.time_base, packet.pts, packet.dts, packet.duration = text, Fraction(1, 1000), 0, 0, 2000
+        return [*kept, packet]
+
+    film = remux(media("mp4", "libx264", "", "mov_text"), "mp4", with_ttml)
+    (tmp_path / "film.mp4").write_bytes(film.replace(b"tx3g", b"stpp"))
+    assert SandboxedReader().read_cues(tmp_path / "film.mp4") == [(11.0, 12.0, "in a track")]
