@@ -214,6 +214,7 @@ def join_lines(lines: Iterable[str]) -> str:
 
 
 _TTML = re.compile(r"<(\w+:)?tt\b")
+_RATE = re.compile(r"\b(frameRate|tickRate)=[\"'](\d+)")
 _BREAK = re.compile(r"</?(\w+:)?br\b[^>]*>")
 _TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
 _MARKUP = re.compile(r"\{\\[^{}]*\}")  # which the decoders of FFmpeg make of every format's
@@ -245,7 +246,7 @@ def _ttml_cues(name: str, text: str) -> list[Cue]:
         if "<!DOCTYPE" in text:
             raise ValueError("a document type, which may define entities without end")
         root = ElementTree.fromstring(_BREAK.sub("\n", text))
-        rates = {attribute.rpartition("}")[2]: value for attribute, value in root.attrib.items()}
+        rates = dict(_RATE.findall(text))
         frame = 1 / float(rates.get("frameRate", 30))
         units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "f": frame, "t": 1 / float(rates.get("tickRate", 1))}
 
