@@ -329,9 +329,11 @@ class Reader:
             options |= self._texts(job, file, found)
             clip = processor.read_clip(path, processed=True, **options)
             problems = [problem.removeprefix(f"{path}: ") for problem in clip.problems]  # the reader names it too
-            # A title alone may be the name of the file, of which nothing could be read.
+            # A title alone may be the name of the file, in which there is nothing, or nothing that could be read.
             has_more = any(clip.has(name) for name in self.processor.modalities if name != "title")
-            if clip.is_empty or (problems and not has_more):
+            has_packets = file.facts.has_pictures or file.facts.has_sound
+            has_less = bool(problems) or not (has_packets or job.texts)
+            if clip.is_empty or (has_less and not has_more):
                 found.problems = problems
                 nothing = NOTHING + ", ".join(self.processor.modalities)
                 raise ValueError(joined(problems or [nothing, *self._hints_of(file).values()]))

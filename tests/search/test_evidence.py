@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ from scalar_retrieval.search.sources import title_of_name
 from tests.dual_encoders import write_clap
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
-from tests.media_corpus import tone, wav
+from tests.media_corpus import media, set_box, tone, wav
 from tests.search.further import index_with
 from tests.search.recognizing import save_ctc
 from tests.search.test_scenes import chapters_of
@@ -316,6 +317,18 @@ def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, m
     assert gallery.modality_mask.sum(1).tolist() == [1, 1] and gallery.modality_mask[:, place_of_title].all()
     expected = gallery.load_model().embed([f"{title}. {chapter}" for chapter in chapters])
     torch.testing.assert_close(gallery.modality_embeds()[:, place_of_title].float(), expected, atol=2e-3, rtol=0)
+
+
+def test_a_container_that_promises_a_film_and_holds_nothing_is_no_clip_under_its_name(place):
+    whole = media("mp4", "libx264", "aac", muxer="movflags=frag_keyframe+empty_moov")
+    head = whole[: whole.index(b"moof") - 4]
+    for box, offset in (("moov/mvhd", 20), ("moov/trak/mdia/mdhd", 20), ("moov/trak#1/mdia/mdhd", 20)):
+        head = set_box(head, box, offset, struct.pack(">II", 1, 888))  # one tick is a second
+    (place / "empty").mkdir()
+    (place / "empty" / "bread recipe.mp4").write_bytes(head)
+    assert ", 1 with nothing to embed; 0 clips in the gallery" in index("empty", code=1).stdout
+    (place / "list.csv").write_text("path,title\nempty/bread recipe.mp4,a recipe\n")
+    assert "; 1 clips in the gallery" in run("index", "list.csv", "--output", "listed").stdout
 
 
 def test_a_file_is_found_by_its_names_and_under_new_ones_once_it_is_read_again(place):
