@@ -1,20 +1,22 @@
 """Read frames, sound and subtitles of media files with PyAV: the one reader of media.
 
-Frames are addressed by their index in presentation order. A missing stream is absent, and a stream is read up to its
-first damage. Only NumPy and PyAV are imported, so that a process that reads files starts quickly.
+Frames are addressed by their index in presentation order. A missing stream is absent, and damage in a stream is an
+error, or is skipped and reported. Only NumPy and PyAV are imported, so that a process that reads files starts quickly.
 """
 
 import copy
 import math
 import os
+import re
 import stat
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import chain, count, groupby
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from .tracks_scalar import (
 )
 
 SAMPLING_RATE = 16_000
-IN_PART = "could be read"
+IN_PART = "be read"
 """Phrase in messages on damaged streams that were read in part."""
 # Without this list FFmpeg renders any text as video (tty), reads single pictures as clips, and follows references to
 # other files and hosts (concat, hls, dash).
@@ -55,6 +57,10 @@ _LUMINANCE = np.array([0.2627, 0.678, 0.0593], np.float32)
 _TO_BT709 = np.array([[1.6605, -0.1246, -0.0182], [-0.5876, 1.1329, -0.1006], [-0.0728, -0.0083, 1.1187]], np.float32)
 _STRIP = 64  # rows
 _UPRIGHT = np.eye(3, dtype=np.int32)  # a display matrix
+_GAP = 0.25  # seconds; sound whose timestamps jump by more is missing in between
+_MOST_OF = 0.95  # of what a container promises, which is rarely exact
+_MOST_ERRORS = 100  # of a demuxer, one after the other
+_MOST_PASSES = 8  # over frames of which some turn out to be damaged
 _MEMORY_PER_BYTE = 256  # of subtitles: lines, their copies, and their tokens
 
 Window = tuple[float, float | None]
@@ -65,12 +71,14 @@ Prepare = Callable[[int, int], Callable[[np.ndarray], Any]]
 """Called with height and width before the first frame; returns a function to call with each picture."""
 Select = Callable[[Sequence[float]], Sequence[int]]
 """From the seconds of frames, in order, to the indices of those to read; it may be called again."""
+Lose = Callable[[Any, "_Damage"], None]
+"""Called with a packet that does not decode, or a frame that is damaged, and why."""
 
 
 class _Damage(MediaError):
-    """A stream does not decode any further. `second`: where in the file, if known."""
+    """A part of a stream does not decode. `reason`: why, in a few words."""
 
-    second: float = -math.inf
+    reason = "damaged"
 
 
 class _UnreliableTimestamps(Exception):
@@ -118,6 +126,7 @@ class Packets:
     end: float  # where its last packet ends
     seconds: float  # the durations of all packets together
     missing: MediaError | None = None  # why there are fewer than the container promises
+    ends_early: bool = False  # whether those at its end are missing
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -150,6 +159,14 @@ class Packets:
         keys = np.flatnonzero(self.keys[: place + 1])
         return int(keys[self.pts[keys] <= self.pts[place]][-1])
 
+    def dependents(self, place: int) -> np.ndarray:
+        """The packets that do not decode without one: it and those before the next keyframe, and after that the
+        pictures that lead it."""
+        keys = np.flatnonzero(self.keys[place + 1 :]) + place + 1
+        key, stop = np.append(keys[:2], [len(self), len(self)])[:2]
+        places = np.arange(place, stop)
+        return places[(places < key) | (self.pts[places] < self.pts[min(key, len(self) - 1)])]
+
 
 def truncation_error(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
     """The error of a stream that ended early."""
@@ -160,6 +177,25 @@ def truncation_error(path: AnyPath, stream: Any, promised: str, came: str) -> Me
 def zero_of(container: Any) -> float:
     """The second at which a file begins, on the clock of its streams."""
     return (container.start_time or 0) / av.time_base
+
+
+def demuxed(container: Any, streams: Any, errors: list[Exception] | None = None) -> Iterator[Any]:
+    """The packets of a stream, or of several. Where a demuxer fails, it goes on behind that, and the error is added to
+    `errors`."""
+    num_errors = 0
+    while num_errors < _MOST_ERRORS:
+        try:
+            for packet in container.demux(streams):
+                num_errors = 0
+                yield packet
+            return
+        except IndexError:  # in the end, PyAV misses the streams that noise has added
+            return
+        except av.FFmpegError as error:
+            check_memory(error)
+            num_errors += 1
+            if errors is not None:
+                errors.append(error)
 
 
 def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
@@ -175,25 +211,23 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
     has_times = True
     missing = None
     tick = float(stream.time_base or 0)
-    try:
-        for packet in container.demux(stream):
-            if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
-                continue
-            duration = (packet.duration or 0) * tick
-            seconds += duration
-            if packet.pts is None:
-                has_times = False
-            else:
-                end = max(end, packet.pts * tick + duration)
-            pts.append(packet.pts or 0)
-            dts.append(pts[-1] if packet.dts is None else packet.dts)
-            sizes.append(packet.size)
-            keys.append(packet.is_keyframe)
-            hidden.append(packet.is_discard)
-    except av.FFmpegError as error:
-        check_memory(error)
-        reason = f"reading stopped after {len(pts)} packets ({error.strerror})"
-        missing = MediaError(f"{stream_name(path, stream)}: {reason}.")
+    errors = []
+    for packet in demuxed(container, stream, errors):
+        if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
+            continue
+        duration = (packet.duration or 0) * tick
+        seconds += duration
+        if packet.pts is None:
+            has_times = False
+        else:
+            end = max(end, packet.pts * tick + duration)
+        pts.append(packet.pts or 0)
+        dts.append(pts[-1] if packet.dts is None else packet.dts)
+        sizes.append(packet.size)
+        keys.append(packet.is_keyframe)
+        hidden.append(packet.is_discard)
+    if errors:
+        missing = MediaError(f"{stream_name(path, stream)}: reading failed ({errors[0].strerror}).")
     # Whether a frame can be found by its time.
     # AVI has no presentation times, FFmpeg guesses them; VP8 has packets that are never shown, without marking them
     context = stream.codec_context
@@ -352,15 +386,38 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
                 yield piece.to_ndarray()[0]
 
 
-def cut_to_span(pieces: Iterable[np.ndarray], position: int, start: int, stop: int | None) -> Iterator[np.ndarray]:
-    """Cut consecutive pieces of samples, the first of which begins at a position, to those from `start` to `stop`."""
-    for piece in pieces:
-        first = max(0, start - position)
-        last = len(piece) if stop is None else max(0, stop - position)
-        yield piece[first:last]
-        position += len(piece)
-        if stop is not None and position >= stop:
-            return
+def placed(frames: Iterable, position: float, origin: float) -> Iterator[tuple[float, Any]]:
+    """Audio frames, the first of which begins at a second of the track, each with the second at which the frames begin
+    that it follows without a gap; `origin` is the track's beginning on the clock of the stream."""
+    seconds = 0.0
+    for frame in frames:
+        start = end = position + seconds
+        if frame.pts is not None:
+            start = float(frame.pts * frame.time_base) - origin
+        if abs(start - end) > _GAP:
+            position = start
+            seconds = 0.0
+        seconds += frame.samples / frame.sample_rate
+        yield position, frame
+
+
+def sound_of_span(
+    frames: Iterable, position: float, origin: float, start: int, stop: int | None, rate: int
+) -> Iterator[np.ndarray]:
+    """The samples from `start` to `stop` of audio frames, in 16-bit mono and in pieces. Where the timestamps of frames
+    have a gap, samples are missing. `position`, `origin`: see `placed`."""
+    if not start and stop is None:
+        yield from mono(frames, rate)
+        return
+    for second, run in groupby(placed(frames, position, origin), itemgetter(0)):
+        begin = place = round(second * rate)
+        for piece in mono((frame for _, frame in run), rate):
+            last = len(piece) if stop is None else max(0, stop - place)
+            yield piece[max(0, start - place) : last]
+            place += len(piece)
+            # The end, unless it is a single frame with noise in its timestamp.
+            if stop is not None and place >= stop and place > begin + _GAP * rate:
+                return
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
@@ -390,10 +447,56 @@ def text_in(cues: Iterable[Cue], window: Window | None = None) -> str:
     return join_lines(lines)
 
 
+_LOSS = re.compile(rf"(.+: )([\d.]+) of ([\d.]+)( .+ could not {IN_PART}, .+)")
+
+
+def joined_losses(problems: Iterable[str]) -> dict[str, list[str]]:
+    """Join sentences on what was lost of the same stream in several windows: from each sentence to those it joins."""
+    groups = defaultdict(list)
+    for problem in problems:
+        match = _LOSS.fullmatch(problem)
+        groups[problem if match is None else match[1]].append((problem, match))
+    sentences = {}
+    for group in groups.values():
+        sentence, match = group[0]
+        if len(group) > 1:
+            amount, total = np.sum([(float(match[2]), float(match[3])) for _, match in group], axis=0)
+            sentence = f"{match[1]}{amount:.10g} of {total:.10g}{match[4]}"
+        sentences[sentence] = [problem for problem, _ in group]
+    return sentences
+
+
+@dataclass
+class _Losses:
+    """What is lost of a stream by damage: the seconds of its packets or frames, and the first damage."""
+
+    packets: Packets
+    seconds: list[float] = field(default_factory=list)
+    damage: _Damage | None = None
+
+    def add(self, item: Any, damage: _Damage) -> None:
+        """Add a packet that does not decode, or a damaged frame."""
+        self.damage = self.damage or damage
+        self.seconds.append((item.pts or 0) * self.packets.tick - self.packets.zero)
+
+    def sentence(self, window: Window | None, read: float, each: float, unit: str) -> str | None:
+        """A sentence on what is lost in a window in which so much was `read`; `each` is what a loss costs."""
+        start, stop = window or (-math.inf, None)
+        inside = [second for second in self.seconds if second >= start and (stop is None or second < stop)]
+        if not inside:
+            return None
+        amount = round(each * len(inside), 2)
+        how_much = f"{amount:.10g} of {round(read + amount, 2):.10g} {unit} could not {IN_PART}"
+        return f"{self.packets.name}: {how_much}, the first at {max(0.0, min(inside)):.1f} s ({self.damage.reason})."
+
+
 @dataclass(eq=False)
 class _VideoReader:
-    """Reads frames of an open video stream as [`MediaReader.read_timed_frames`] does; `damage` is the first damage in
-    what was decoded."""
+    """Reads frames of an open video stream as [`MediaReader.read_timed_frames`] does.
+
+    Damage is an error or, if the reader reports it, costs the frames that are damaged and those that depend on them,
+    up to the next keyframe. `num_frames` is the number of the others in the window.
+    """
 
     reader: "MediaReader"
     path: AnyPath
@@ -404,32 +507,39 @@ class _VideoReader:
     window: Window | None
     prepare: Prepare | None
     side: int | None
-    damage: _Damage | None = None
+    losses: _Losses
+    num_frames: int = 0
+    _around: Window | None = None
     _place: int = -2  # of the last packet that was decoded
 
     def read(self) -> list[tuple[float, Any]]:
-        """Read frames up to the first damage."""
+        """Read frames."""
         packets = self.packets
         # Find frames by their times, decoding only from the keyframe before each.
         if packets.is_named:
             places = packets.in_presentation_order()
             seconds = packets.pts[places] * packets.tick - packets.zero
+            self._is_lost = np.zeros(len(packets), bool)
             try:
                 return self._read_places(places, seconds, self._decode_places)
             except _UnreliableTimestamps:
-                self.damage = None
-        # Otherwise decode all frames, once to count them, up to the first damage, and once to read some.
-        times = []
-        try:
-            for frame in self._decode_all():
-                times.append(frame.time)
-        except _Damage as damage:
-            self.damage = damage
-        if None in times or sorted(times) != times:  # then assume even spacing
+                pass
+        # Otherwise decode all frames, or those around the window, once to count them and once to read some.
+        for around in (self.window if packets.is_named else None, None):
+            self._around = around
+            self.losses = _Losses(packets)
+            times = [frame.time for frame in self._decode_all(self.losses)]
+            is_timed = None not in times and sorted(times) == times
+            if around is None or (is_timed and times and times[0] - packets.zero <= around[0]):
+                break
+        if not is_timed:  # then assume even spacing
             length = packets.end - packets.zero
             times = [packets.zero + length * number / len(times) for number in range(len(times))]
-        if not times and self.damage is None:
-            self.damage = _Damage(f"{packets.name}: {len(packets)} packets, but none decodes to a frame.")
+        if not times:
+            raise self.losses.damage or _Damage(
+                f"{packets.name}: {len(packets)} packets, but none decodes to a frame."
+            )
+        self._is_lost = np.zeros(len(times), bool)
         return self._read_places(np.arange(len(times)), np.array(times) - packets.zero, self._decode_numbers)
 
     def _read_places(self, places: np.ndarray, seconds: np.ndarray, decode: Callable) -> list[tuple[float, Any]]:
@@ -437,77 +547,116 @@ class _VideoReader:
         inside = in_window(seconds, self.packets.end - self.packets.zero, self.window)
         places = places[inside]
         seconds = seconds[inside]
-        while len(places):
+        is_found = np.zeros_like(self._is_lost)
+        # Choose again if frames turn out to be damaged, in the end among those that were read.
+        for num_passes in count():
+            is_left = ~self._is_lost[places]
+            self.num_frames = int(is_left.sum())
+            if self.num_frames < len(places):
+                self.losses.seconds = seconds[~is_left].tolist()
+            if num_passes >= _MOST_PASSES:
+                is_left &= is_found[places]
+            if not is_left.any():
+                return []
+            left_seconds = seconds[is_left].tolist()
+            left = places[is_left]
             # A frame may be chosen several times, and is decoded once.
-            chosen = list(self.select(seconds.tolist()))
+            chosen = list(self.select(left_seconds))
             wanted = sorted(set(chosen))
             upright = Upright(self.packets.name, self.side)
             process = None
             pictures = {}
-            try:
-                for index, frame in zip(wanted, decode(places[wanted]), strict=True):
-                    picture = upright(frame)
-                    if self.prepare is not None:
-                        process = process or self.prepare(*picture.shape[:2])
-                        picture = process(picture)
-                    pictures[index] = picture
-                return [(float(seconds[index]), pictures[index]) for index in chosen]
-            except _Damage as damage:  # choose again, among the frames before it
-                self.damage = damage
-                is_before = seconds < damage.second
-                places = places[is_before]
-                seconds = seconds[is_before]
-        return []
+            for index, frame in zip(wanted, decode(left[wanted]), strict=True):
+                if frame is None:
+                    continue
+                picture = upright(frame)
+                if self.prepare is not None:
+                    process = process or self.prepare(*picture.shape[:2])
+                    picture = process(picture)
+                pictures[index] = picture
+                is_found[left[index]] = True
+            if len(pictures) == len(wanted):
+                return [(left_seconds[index], pictures[index]) for index in chosen]
 
-    def _decode_all(self) -> Iterator[Any]:
-        """Decode all frames."""
+    def _lose(self, item: Any, damage: _Damage) -> None:
+        """Note a packet that does not decode, or a damaged frame, and what depends on it."""
+        self.losses.damage = self.losses.damage or damage
+        if self._is_lost[self._place]:
+            return
+        for place in np.flatnonzero(self.packets.pts == item.pts):
+            # Noise may begin in the packet before, unnoticed.
+            if not self.packets.keys[place]:
+                place = max(0, place - 1)
+            self._is_lost[self.packets.dependents(place)] = True
+
+    def _decode_all(self, losses: _Losses) -> Iterator[Any]:
+        """Decode all frames, or those around a window; after damage from the next keyframe on."""
+        start, stop = self._around or (0.0, None)
+        zero = self.packets.zero
+        num_lost = 0
         with self.reader.opened(self.path) as container:
             stream = first_stream(self.path, container, "video")
-            yield from self.reader.decoded(self.path, stream, container.demux(stream))
+            if start:
+                with suppress(av.FFmpegError):
+                    container.seek(round((zero + start) * av.time_base))
+            for frame in self.reader.decoded(self.path, stream, demuxed(container, stream), losses.add):
+                if len(losses.seconds) > num_lost and not frame.key_frame:
+                    losses.add(frame, losses.damage)
+                    continue
+                num_lost = len(losses.seconds)
+                yield frame
+                if stop is not None and (frame.time or 0.0) > zero + stop:
+                    return
 
     def _decode_numbers(self, numbers: np.ndarray) -> Iterator[Any]:
         """Decode frames by their numbers, in order."""
-        frames = enumerate(self._decode_all())
+        frames = enumerate(self._decode_all(_Losses(self.packets)))
         for wanted in numbers.tolist():
             yield next(frame for number, frame in frames if number == wanted)
 
     def _decode_places(self, places: np.ndarray) -> Iterator[Any]:
-        """Decode the frames of packets, in order of presentation, each from the keyframe before it."""
+        """Decode the frames of packets, in order of presentation, each from the keyframe before it; None for one that
+        is lost by damage."""
         self._place = -2
-        frames = iter(())
         timestamps = self.packets.pts[places].tolist()
         for place, timestamp in zip(places.tolist(), timestamps, strict=True):
             key = self.packets.key_of(place)
             if key > self._place + 1:  # nothing before it is needed
                 frames = self._decode_from(key, set(timestamps))
-            frame = next((frame for frame in frames if frame.pts == timestamp), None)
-            if frame is None:
+                frame = None
+            # The frame at hand is that of the last place, or a later one.
+            while frame is None or frame.pts < timestamp:
+                frame = next(frames, None)
+                if frame is None:
+                    break
+            if frame is not None and frame.pts == timestamp and not self._is_lost[place]:
+                yield frame
+                continue
+            if self.losses.damage is None:
                 raise _UnreliableTimestamps
-            yield frame
+            self._is_lost[place] = True
+            yield None
 
     def _decode_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """Decode the frames from a keyframe on."""
         first = int(self.packets.pts[key])
-        intact_until = first
-        try:
-            for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted)):
-                if frame.pts is None:
-                    raise _UnreliableTimestamps
-                if frame.pts >= first:  # no leading picture, which needs the keyframe before
-                    intact_until = frame.pts + 1
-                    yield frame
-        except _Damage as damage:
-            damage.second = intact_until * self.packets.tick - self.packets.zero
-            raise
+        for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted), self._lose):
+            if frame.pts is None:
+                raise _UnreliableTimestamps
+            if frame.pts >= first:  # no leading picture, which needs the keyframe before
+                yield frame
 
     def _packets_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """The packets from a keyframe on, if they are those that were listed."""
         packets = self.packets
         context = self.stream.codec_context
         # By its dts, which is not later than its pts, by which Matroska seeks.
-        self.container.seek(int(packets.dts[key]), stream=self.stream)
+        try:
+            self.container.seek(int(packets.dts[key]), stream=self.stream)
+        except av.FFmpegError as error:
+            raise _UnreliableTimestamps from error
         self._place = None
-        for packet in self.container.demux(self.stream):
+        for packet in demuxed(self.container, self.stream):
             # A seek may lead to an earlier packet.
             if self._place is None and packet.pts == packets.pts[key]:
                 self._place = key - 1
@@ -519,7 +668,7 @@ class _VideoReader:
                 if not packets.is_at(self._place, packet):
                     raise _UnreliableTimestamps
                 if packet.is_corrupt:
-                    raise _Damage(f"{packets.name}: a packet is damaged.")
+                    self.reader.lose_or_raise(packet, _Damage(f"{packets.name}: a packet is damaged."), self._lose)
                 if context.name == "h264":  # nothing depends on a non-reference picture: skip it unless requested
                     context.skip_frame = "NONREF"
                     if packet.pts in wanted:
@@ -539,7 +688,7 @@ class MediaReader:
 
     Attributes:
         on_error (`str`): For a damaged stream, a processor's `read_clip` can `"raise"` a `MediaError`, or treat it as
-            `"missing"`, except for what comes before the damage, with a line in `Clip.problems`.
+            `"missing"`, except for what can be read of it, with a line in `Clip.problems`.
     """
 
     on_error = "raise"
@@ -555,11 +704,11 @@ class MediaReader:
 
     def reporting_to(self, report: Callable[[str], Any] | None) -> "MediaReader":
         """
-        Return a reader that reads a damaged stream up to its first damage; if nothing comes before, it is an error.
+        Return a reader that skips what is damaged of a stream; if nothing else is in it, it is an error.
 
         Args:
-            report (`Callable`, *optional*): called with a sentence on each damaged stream: how much was read, and why.
-                With None, any damage is an error.
+            report (`Callable`, *optional*): called with a sentence on each damaged stream: how much is missing, and
+                why. With None, any damage is an error.
         """
         reader = copy.copy(self)
         reader._report = report
@@ -617,37 +766,56 @@ class MediaReader:
                     return None
                 packets = list_packets(path, container, stream)
                 packets.missing = packets.missing or self.find_truncation(path, container, stream, packets)
+                promised = (container.duration or math.inf) / av.time_base
+                packets.ends_early = packets.end - packets.zero < _MOST_OF * promised
             for old in list(self._cached_packets)[:-1]:
                 self._cached_packets.pop(old, None)
             self._cached_packets[key] = packets
         self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
         return packets
 
-    def decoded(self, path: AnyPath, stream: Any, packets: Iterable) -> Iterator[Any]:
-        """The frames of packets, decoded by one thread, so that damage is met where it is."""
+    def decoded(self, path: AnyPath, stream: Any, packets: Iterable, lose: Lose) -> Iterator[Any]:
+        """The frames of packets, decoded by one thread, so that damage is met where it is. Damage is an error or, if
+        this reader reports it, skipped and passed to `lose`."""
         name = stream_name(path, stream)
         context = stream.codec_context
+        is_video = stream.type == "video"
         count = 0
         if not context.is_open:
             context.options = dict(self.options)
             context.thread_count = 1
-        # Damage is an error, not a frame that is almost right.
-        try:
-            for packet in packets:
-                for frame in packet.decode():
-                    if stream.type == "video":
-                        self._check_picture(name, frame.width, frame.height)
-                        if frame.is_corrupt:
-                            raise _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+        for packet in packets:
+            frames = []
+            damage = None
+            try:
+                frames = packet.decode()
+            except av.FFmpegError as error:
+                check_memory(error)
+                if is_video:  # decoders refuse pictures above `max_pixels`
+                    self._check_picture(name, context.width, context.height)
+                    if isinstance(error, av.ArgumentError) and not context.width:
+                        self.check(name, "pixels", None, "pictures of more pixels, or of none")
+                damage = _Damage(f"{name}: decoding stopped after {count} frames ({error.strerror}).")
+                damage.reason = error.strerror
+            self.lose_or_raise(packet, damage, lose)
+            for frame in frames:
+                damage = None
+                if is_video:
+                    self._check_picture(name, frame.width, frame.height)
+                    # Damage is not a frame that is almost right.
+                    if frame.is_corrupt:
+                        damage = _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+                self.lose_or_raise(frame, damage, lose)
+                if damage is None:
                     count += 1
                     yield frame
-        except av.FFmpegError as error:
-            check_memory(error)
-            if stream.type == "video":  # decoders refuse pictures above `max_pixels`
-                self._check_picture(name, context.width, context.height)
-                if isinstance(error, av.ArgumentError) and not context.width:
-                    self.check(name, "pixels", None, "pictures of more pixels, or of none")
-            raise _Damage(f"{name}: decoding stopped after {count} frames ({error.strerror}).") from error
+
+    def lose_or_raise(self, item: Any, damage: _Damage | None, lose: Lose) -> None:
+        """Pass damage, if any, to `lose`, or raise it."""
+        if damage is not None:
+            if self._report is None:
+                raise damage
+            lose(item, damage)
 
     def _check_picture(self, name: str, width: int, height: int) -> None:
         self.check(name, "pixels", width * height, f"pictures of {width}x{height} = {width * height} pixels")
@@ -690,27 +858,37 @@ class MediaReader:
             return []
         # Read what there is, unless something is missing and any problem is an error.
         frames = []
+        losses = _Losses(packets)
+        loss = None
         problem = packets.missing_in(window)
         if len(packets) and (problem is None or self._report is not None):
             with self.opened(path) as container:
                 stream = first_stream(path, container, "video")
                 self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
-                video = _VideoReader(self, path, container, stream, packets, select, window, prepare, side)
+                video = _VideoReader(self, path, container, stream, packets, select, window, prepare, side, losses)
                 frames = video.read()
-            # Damage after the window does not matter.
-            damage = video.damage
-            if problem is None and damage is not None and (window is None or (window[1] or math.inf) > damage.second):
-                self._report_or_raise(packets, damage, damage.second, not frames)
-        if problem is not None:
-            self._report_or_raise(packets, problem, packets.end - packets.zero, window is None and not frames)
+            losses = video.losses
+            loss = losses.sentence(window, video.num_frames, 1, "frames")
+        self._report_or_raise(losses, problem, packets.end - packets.zero, loss, window is None and not frames)
         return frames
 
-    def _report_or_raise(self, packets: Packets, problem: MediaError, seconds: float, is_nothing: bool) -> None:
-        """Report a problem of a stream of which the first seconds could be read; raise it if there is nothing."""
-        if self._report is None or is_nothing:
-            raise MediaError(str(problem)) from problem
-        reason = str(problem).removeprefix(f"{packets.name}: ")
-        self._report(f"{packets.name}: only the first {max(0.0, seconds):.1f} s {IN_PART}: {reason}")
+    def _report_or_raise(
+        self, losses: _Losses, problem: MediaError | None, seconds: float, loss: str | None, is_nothing: bool
+    ) -> None:
+        """Report in one sentence that packets of a stream are missing, of which the first seconds came, or its `loss`
+        by damage. Raise it if nothing was read, or if any problem is an error."""
+        error = problem or losses.damage
+        if error is not None and (self._report is None or is_nothing):
+            raise MediaError(str(error)) from error
+        packets = losses.packets
+        if problem is not None and (loss is None or packets.ends_early):
+            reason = str(problem).removeprefix(f"{packets.name}: ")
+            how_much = f"a part could not {IN_PART}"
+            if packets.ends_early:
+                how_much = f"only the first {max(0.0, seconds):.1f} s could {IN_PART}"
+            loss = f"{packets.name}: {how_much}: {reason}"
+        if loss is not None:
+            self._report(loss)
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
@@ -722,33 +900,29 @@ class MediaReader:
         begin, end = window or (0.0, None)
         start = max(0, round((begin - packets.lead) * rate)) if begin > 0 else 0
         stop = None if end is None else max(0, round((end - packets.lead) * rate))
-        # Read up to the first damage.
+        losses = _Losses(packets)
+        # Read what there is, unless something is missing and any problem is an error.
         problem = packets.missing_in(window)
         pieces = [np.zeros(0, np.int16)]
-        damage = None
         if problem is None or self._report is not None:
-            try:
-                for piece in self.samples(path, packets, start, stop, rate):
-                    pieces.append(piece)
-            except _Damage as error:
-                damage = error
+            for piece in self.samples(path, packets, start, stop, rate, losses.add):
+                pieces.append(piece)
         samples = np.concatenate(pieces)
-        if problem is not None:
-            self._report_or_raise(packets, problem, packets.seconds, window is None and not len(samples))
-        elif damage is not None:
-            self._report_or_raise(packets, damage, (start + len(samples)) / rate, not len(samples))
+        each = packets.seconds / max(1, len(packets))
+        loss = losses.sentence(window, len(samples) / rate, each, "s of sound")
+        self._report_or_raise(losses, problem, packets.seconds, loss, window is None and not len(samples))
         if not len(samples):
             return None
         return to_float(samples)
 
     def samples(
-        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
+        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
     ) -> Iterator[np.ndarray]:
         """The samples of the first audio track from `start` to `stop`, in 16 bits and in pieces."""
         with self.opened(path) as container:
             stream = first_stream(path, container, "audio")
-            pieces = mono(self.decoded(path, stream, container.demux(stream)), rate)
-            yield from cut_to_span(pieces, 0, start, stop)
+            frames = self.decoded(path, stream, demuxed(container, stream), lose)
+            yield from sound_of_span(frames, 0.0, packets.start, start, stop, rate)
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE

@@ -37,7 +37,7 @@ from scalar_retrieval.gallery.store.windows import (
     windows_of,
 )
 from scalar_retrieval.gallery.words.transcripts import SCREEN
-from scalar_retrieval.modeling_scalar.media_scalar import Window
+from scalar_retrieval.modeling_scalar.media_scalar import Window, joined_losses
 
 from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
 from .screen import RapidOcrReader
@@ -168,7 +168,8 @@ class _Source:
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:
         """The findings, each with the times of its windows, unless it applies to all of them."""
         lines = []
-        for text, spans in found.items():
+        for text, parts in joined_losses(found).items():
+            spans = [span for part in parts for span in found[part]]
             if len(spans) < self.num_windows:
                 where = ", ".join(map(str, spans[:3]))
                 if len(spans) > 3:

@@ -22,13 +22,15 @@ import numpy as np
 from scalar_retrieval.modeling_scalar.media_scalar import (
     SAMPLING_RATE,
     Choose,
+    Lose,
     MediaError,
     MediaReader,
     Packets,
     Window,
     av,
-    cut_to_span,
-    mono,
+    demuxed,
+    joined_losses,
+    sound_of_span,
     truncation_error,
     zero_of,
 )
@@ -44,12 +46,13 @@ _LONGEST_TITLE = 1000  # characters
 # Formats whose duration is missing or guessed from the first bytes.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
+_LATE = 0.9  # of a file: where its end is looked for
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 
 
 class Facts(NamedTuple):
     """What the header of a file says: its title, the second at which each chapter begins and its title, in order, and
-    whether it has tracks of pictures and of sound. A title is `""` if there is none."""
+    whether it has tracks of pictures and of sound, and anything in them. A title is `""` if there is none."""
 
     title: str
     chapters: list[tuple[float, str]]
@@ -217,7 +220,7 @@ class LimitedReader(MediaReader):
         return super().find_truncation(path, container, stream, packets)
 
     def samples(
-        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int
+        self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
     ) -> Iterator[np.ndarray]:
         """The samples of a range of the first audio track. One that begins later than two seconds is found by its
         timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec."""
@@ -226,25 +229,34 @@ class LimitedReader(MediaReader):
             return
         if start > _RUN_UP * rate:
             with self.opened(path) as container:
-                frames, position = self._frames_from(path, container, start / rate)
-                if position * rate <= start:
-                    yield from cut_to_span(mono(frames, rate), round(position * rate), start, stop)
+                stream = first_stream(path, container, "audio")
+                sought = self._frames_from(path, container, stream, packets, start / rate, lose)
+                if sought is not None:
+                    frames, position, origin = sought
+                    yield from sound_of_span(frames, position, origin, start, stop, rate)
                     return
         # Otherwise decode the track from its beginning.
-        yield from super().samples(path, packets, start, stop, rate)
+        yield from super().samples(path, packets, start, stop, rate, lose)
 
-    def _frames_from(self, path: AnyPath, container: Any, seconds: float) -> tuple[Iterable, float]:
-        """The frames of the first audio track from shortly before a second of it, and where they begin: infinity if
-        there are no timestamps, or no way to them."""
-        stream = first_stream(path, container, "audio")
+    def _frames_from(
+        self, path: AnyPath, container: Any, stream: Any, packets: Packets, seconds: float, lose: Lose
+    ) -> tuple[Iterable, float, float] | None:
+        """The frames of the first audio track from before a second of it, where they begin, and where the track does
+        on the clock of the stream; `None` if there are no timestamps, or no way to them."""
         try:
-            origin = next(self.decoded(path, stream, container.demux(stream))).pts
-            container.seek(int(origin + (seconds - _RUN_UP) / stream.time_base), stream=stream)
-            frames = self.decoded(path, stream, container.demux(stream))
+            # The clock begins with the first frame, unless those before it are lost.
+            origin = float(next(self.decoded(path, stream, demuxed(container, stream), lose)).pts * stream.time_base)
+            if origin > packets.start + _RUN_UP:
+                origin = packets.start
+            container.seek(int((origin + seconds - _RUN_UP) / stream.time_base), stream=stream)
+            frames = self.decoded(path, stream, demuxed(container, stream), lose)
             first = next(frames)
-            return chain([first], frames), float((first.pts - origin) * stream.time_base)
+            position = float(first.pts * stream.time_base) - origin
+            if position <= seconds:
+                return chain([first], frames), position, origin
         except (av.FFmpegError, MediaError, StopIteration, TypeError):
-            return (), math.inf
+            pass
+        return None
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
@@ -287,7 +299,10 @@ class LimitedReader(MediaReader):
                 start = float(chapter["start"] * chapter["time_base"]) - zero_of(container)
                 chapters.append((max(start, 0.0), _title_in(chapter["metadata"])))
             tracks = container.streams
-            return Facts(_title_in(container.metadata), sorted(chapters), bool(tracks.video), bool(tracks.audio))
+            has_packets = any(packet.size for packet in demuxed(container, (*tracks.video, *tracks.audio)))
+            has_pictures = has_packets and bool(tracks.video)
+            has_sound = has_packets and bool(tracks.audio)
+            return Facts(_title_in(container.metadata), sorted(chapters), has_pictures, has_sound)
 
     def read_duration(self, path: AnyPath) -> float | None:
         """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_duration`]."""
@@ -295,7 +310,9 @@ class LimitedReader(MediaReader):
         with self.opened(path) as container:
             if container.duration is not None and container.format.name not in _UNTIMED:
                 seconds = container.duration / av.time_base
-        # If the container does not give it, it follows from the packets.
+                if not _reaches(container, seconds):
+                    seconds = None
+        # If the container does not give it, or does not hold as much, it follows from the packets.
         if seconds is None:
             lengths = []
             for kind in ("video", "audio"):
@@ -306,6 +323,18 @@ class LimitedReader(MediaReader):
         if seconds is not None:
             self.check(os.fspath(path), "duration", seconds, f"it lasts {seconds:g} s")
         return seconds
+
+
+def _reaches(container: Any, seconds: float) -> bool:
+    """Whether a file has a packet near the end of the seconds that it promises: a recording that was cut off promises
+    those that were planned, and an empty one may promise any."""
+    late = zero_of(container) + _LATE * seconds
+    with suppress(av.FFmpegError):
+        container.seek(round(late * av.time_base))
+        for packet in container.demux():
+            if packet.pts is not None and packet.pts * packet.time_base >= late:
+                return True
+    return False
 
 
 def _title_in(tags: Mapping[str, str]) -> str:
@@ -335,7 +364,8 @@ def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
             options["prepare"] = prepare
         if request["is_lenient"]:
             reader = reader.reporting_to(problems.append)
-        return "result", (getattr(reader, request["method"])(path, **options), problems)
+        result = getattr(reader, request["method"])(path, **options)
+        return "result", (result, list(joined_losses(problems)))
     except (MemoryError, BlockingIOError):  # the second: of a thread
         return "memory", None
     except MediaError as error:
