@@ -179,8 +179,9 @@ def find_sidecar(path: AnyPath) -> Path | None:
     """
     The subtitle file of a media file, if any: `film.srt` of `film.mp4`, or with something between the name and the
     extension, as `film.en.srt`, `film-en.srt` and `film (English).srt`, unless it belongs to a media file with a
-    longer name; also in a folder `Subs`, `Sub` or `Subtitles`, and any file in `Subs/film`. Of several, the one by
-    `rank`, then that with the shortest name. Case does not matter, nor how accents are encoded.
+    longer name; also in a folder `Subs`, `Sub` or `Subtitles`, and any file in `Subs/film`, or in `Subs` next to a
+    single film. Of several, the one by `rank`, then that with the shortest name. Case does not matter, nor how accents
+    are encoded.
     """
     path = Path(os.path.abspath(path))
     stem = _plain(path.stem)
@@ -188,8 +189,11 @@ def find_sidecar(path: AnyPath) -> Path | None:
     found = [*beside.get(stem, ())]
     for name in ("subs", "sub", "subtitles"):
         for folder in beside.get(name, ()):
-            for file in _list(folder, media)[1].get(stem, ()):
+            _, below = _list(folder, media)
+            for file in below.get(stem, ()):
                 found += [file, *_list(file)[1].get("", ())]
+            if len(media) == 1:
+                found += below.get("", ())
 
     def order(file: Path) -> tuple:
         return rank(_plain(file.stem).removeprefix(stem)), len(file.name), file.name

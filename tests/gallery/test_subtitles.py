@@ -100,9 +100,18 @@ BESIDE = {  # of `film.mp4`: the first is its subtitle file, None if there is no
     "film (English).srt": ("film - German.srt",),
     "film [pt-BR].srt": ("film 2.srt",),
     "film.ttml": ("film.forced.srt",),
-    None: ("film_en.mp4", "film_en.srt", "film-part2.srt", "film-2.srt", "filmen.srt", "my film.srt"),
+    None: (
+        "film_en.mp4",
+        "film_en.srt",
+        "film-part2.srt",
+        "film-2.srt",
+        "filmen.srt",
+        "my film.srt",
+        "Subs/English.srt",
+    ),
     "Subs/film.srt": ("Subs/film-2.srt", "film-2.mp4"),
     "SUBTITLES/film/2_English.srt": ("SUBTITLES/film/3_German.srt", "SUBTITLES/film/4_English (SDH).srt"),
+    "Subs/2_English.srt": ("Subs/3_German.srt",),  # next to a single film
     "sub/Film.en.srt": ("film.srt", "Subs/film.de.srt"),
     "film.srt": ("Subs/film.srt/film.en.txt", "Subs/film.en/film.en.srt"),
 }
