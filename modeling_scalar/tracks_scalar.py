@@ -36,8 +36,8 @@ _ENCODINGS = (
 # Words in names and titles of tracks and files, and names of FFmpeg's flags: of what is no full account of a film, and
 # of what is for people who are hard of hearing.
 _ASIDE = set(
-    "forced foreign sign signs song songs comment comments commentary kommentar commentaire visual description "
-    "descriptions descriptive described".split()
+    "forced foreign sign signs song songs comment comments commentary kommentar commentaire visual ad "
+    "description descriptions descriptive described effects".split()
 )
 _FOR_DEAF = {"sdh", "cc", "hi", "hoh", "hearing"}
 _ENGLISH = {"en", "eng", "english"}
@@ -187,6 +187,7 @@ def find_sidecar(path: AnyPath) -> Path | None:
     stem = _plain(path.stem)
     media, beside = _list(path.parent)
     found = [*beside.get(stem, ())]
+    # Folders of subtitles next to it.
     for name in ("subs", "sub", "subtitles"):
         for folder in beside.get(name, ()):
             _, below = _list(folder, media)
@@ -195,7 +196,7 @@ def find_sidecar(path: AnyPath) -> Path | None:
             if len(media) == 1:
                 found += below.get("", ())
 
-    def order(file: Path) -> tuple:
+    def order(file: Path) -> tuple[tuple[bool, ...], int, str]:
         return rank(_plain(file.stem).removeprefix(stem)), len(file.name), file.name
 
     for file in sorted(found, key=order):

@@ -234,7 +234,7 @@ def test_of_several_tracks_a_full_one_in_english_is_read(tmp_path, tracks):
 STREAMS = {
     "commentary by its flag": ([("", "comment"), ("", "default")], 1),
     "commentary by its title": ([("Commentary", "default"), ("", "")], 1),
-    "audio description": ([("", "visual_impaired"), ("", "descriptions"), ("Main", "")], 2),
+    "audio description": ([("", "visual_impaired"), ("", "descriptions"), ("English AD", "default"), ("Main", "")], 3),
     "the default one": ([("", ""), ("", "default"), ("", "default")], 1),
     "the first": ([("", "forced"), ("English", "")], 0),
     "nothing else": ([("", "comment")], 0),
