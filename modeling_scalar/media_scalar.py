@@ -29,9 +29,9 @@ from .tracks_scalar import (
     av,
     check_memory,
     find_sidecar,
-    first_stream,
     is_text,
     join_lines,
+    main_stream,
     rank_of_track,
     stream_name,
     subtitle_cues,
@@ -595,7 +595,7 @@ class _VideoReader:
         zero = self.packets.zero
         num_lost = 0
         with self.reader.opened(self.path) as container:
-            stream = first_stream(self.path, container, "video")
+            stream = main_stream(self.path, container, "video")
             if start:
                 with suppress(av.FFmpegError):
                     container.seek(round((zero + start) * av.time_base))
@@ -761,7 +761,7 @@ class MediaReader:
         packets = self._cached_packets.get(key)
         if packets is None:
             with self.opened(path) as container:
-                stream = first_stream(path, container, kind)
+                stream = main_stream(path, container, kind)
                 if stream is None:
                     return None
                 packets = list_packets(path, container, stream)
@@ -823,7 +823,7 @@ class MediaReader:
     def read_frames(
         self, path: AnyPath, choose: Choose | None = None, window: Window | None = None, prepare: Prepare | None = None
     ) -> list[Any] | None:
-        """Read frames of the first video stream; only one unprocessed frame is in memory at a time.
+        """Read frames of the main video stream; only one unprocessed frame is in memory at a time.
 
         Args:
             choose (`Callable`, *optional*): See `Choose`; all frames by default.
@@ -863,7 +863,7 @@ class MediaReader:
         problem = packets.missing_in(window)
         if len(packets) and (problem is None or self._report is not None):
             with self.opened(path) as container:
-                stream = first_stream(path, container, "video")
+                stream = main_stream(path, container, "video")
                 self._check_picture(packets.name, stream.codec_context.width, stream.codec_context.height)
                 video = _VideoReader(self, path, container, stream, packets, select, window, prepare, side, losses)
                 frames = video.read()
@@ -891,7 +891,7 @@ class MediaReader:
             self._report(loss)
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
-        """Read the first audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
+        """Read the main audio track, float32 `(samples,)` in [-1, 1], from 16-bit mono; `None` without samples.
         Windows that follow each other share out the samples of the track."""
         packets = self.packets_of(path, "audio")
         if packets is None:
@@ -918,9 +918,9 @@ class MediaReader:
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
     ) -> Iterator[np.ndarray]:
-        """The samples of the first audio track from `start` to `stop`, in 16 bits and in pieces."""
+        """The samples of the main audio track from `start` to `stop`, in 16 bits and in pieces."""
         with self.opened(path) as container:
-            stream = first_stream(path, container, "audio")
+            stream = main_stream(path, container, "audio")
             frames = self.decoded(path, stream, demuxed(container, stream), lose)
             yield from sound_of_span(frames, 0.0, packets.start, start, stop, rate)
 

@@ -96,7 +96,7 @@ def rank_of_track(stream: Any) -> tuple[bool, bool, bool, bool]:
     return rank(" ".join(words))
 
 
-def first_stream(path: AnyPath, container: Any, kind: str) -> Any:
+def main_stream(path: AnyPath, container: Any, kind: str) -> Any:
     """Select the stream of a kind to read, if any: the first default one, or else the first, but a commentary or
     description only if there is nothing else. Cover art and thumbnails are attached pictures, not video."""
     streams = []
@@ -345,7 +345,7 @@ __all__ = [
     "av",
     "check_memory",
     "find_sidecar",
-    "first_stream",
+    "main_stream",
     "is_text",
     "join_lines",
     "names_subtitle_file",

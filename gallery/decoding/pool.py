@@ -432,13 +432,13 @@ class SandboxedReader(MediaReader):
                     last = second
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
-        """Read the first audio track as [`MediaReader.read_audio`] does."""
+        """Read the main audio track as [`MediaReader.read_audio`] does."""
         return self._call("read_audio", path, window=window, rate=rate)
 
     def read_audio_parts(
         self, path: AnyPath, choose: Choose, window: Window | None = None, rate: int = SAMPLING_RATE
     ) -> tuple[list[np.ndarray], int] | None:
-        """Read parts of the first audio track as [`MediaReader.read_audio_parts`] does."""
+        """Read parts of the main audio track as [`MediaReader.read_audio_parts`] does."""
         return self._call("read_audio_parts", path, {"choose": choose}, window=window, rate=rate)
 
     def cues_of_file(self, path: AnyPath) -> list[Cue]:

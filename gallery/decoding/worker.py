@@ -34,7 +34,7 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
     truncation_error,
     zero_of,
 )
-from scalar_retrieval.modeling_scalar.tracks_scalar import AnyPath, first_stream
+from scalar_retrieval.modeling_scalar.tracks_scalar import AnyPath, main_stream
 
 if os.name == "posix":
     import resource
@@ -222,14 +222,14 @@ class LimitedReader(MediaReader):
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
     ) -> Iterator[np.ndarray]:
-        """The samples of a range of the first audio track. One that begins later than two seconds is found by its
+        """The samples of a range of the main audio track. One that begins later than two seconds is found by its
         timestamps: exactly in PCM and FLAC at `rate`, otherwise within a frame of the codec."""
         # Nothing lies beyond the end, apart from rounding and what codecs add.
         if start >= (packets.end - packets.start + 1) * rate:
             return
         if start > _RUN_UP * rate:
             with self.opened(path) as container:
-                stream = first_stream(path, container, "audio")
+                stream = main_stream(path, container, "audio")
                 sought = self._frames_from(path, container, stream, packets, start / rate, lose)
                 if sought is not None:
                     frames, position, origin = sought
@@ -241,7 +241,7 @@ class LimitedReader(MediaReader):
     def _frames_from(
         self, path: AnyPath, container: Any, stream: Any, packets: Packets, seconds: float, lose: Lose
     ) -> tuple[Iterable, float, float] | None:
-        """The frames of the first audio track from before a second of it, where they begin, and where the track does
+        """The frames of the main audio track from before a second of it, where they begin, and where the track does
         on the clock of the stream; `None` if there are no timestamps, or no way to them."""
         try:
             # The clock begins with the first frame, unless those before it are lost.

@@ -14,7 +14,7 @@ import pytest
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
-from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, first_stream
+from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, main_stream
 from tests.media_corpus import media, remux
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
@@ -255,7 +255,7 @@ def test_of_several_sounds_and_pictures_the_main_one_is_read(case):
                 )
             )
         container = SimpleNamespace(streams=Streams(streams, kind))
-        assert first_stream("film.mkv", container, kind).index == expected
+        assert main_stream("film.mkv", container, kind).index == expected
         assert [stream for stream in streams if not hasattr(stream, "discard")] == [streams[expected]]
 
 
