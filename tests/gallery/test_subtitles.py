@@ -106,6 +106,8 @@ BESIDE = {  # of `film.mp4`: the first is its subtitle file, None if there is no
         "film-part2.srt",
         "film-2.srt",
         "filmen.srt",
+        "film.cut.mp4",
+        "Subs/film.cut.srt",
         "my film.srt",
         "Subs/English.srt",
     ),
