@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch.nn.functional import normalize
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 _QUOTES = '"“”„‟«»'
 _QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
-_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-"""Extensions of single pictures; other files are media files."""
 
 
 def split_query(query: str) -> tuple[str, tuple[str, ...]]:
@@ -126,17 +123,6 @@ class Likeness:
     mask: torch.Tensor
 
 
-def _read_picture(path: str) -> np.ndarray:
-    """Read a picture, upright, as uint8 `(height, width, 3)`."""
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as picture:
-            return np.array(ImageOps.exif_transpose(picture).convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not a readable picture ({error}).") from error
-
-
 class QueryModel:
     """
     A model that embeds queries; it can be shared by threads, which take turns.
@@ -170,10 +156,7 @@ class QueryModel:
         # What cannot be read counts as absent, as in an indexed clip.
         path = os.fspath(path)
         processor = tolerant(self.processor)
-        if Path(path).suffix.lower() in _PICTURES:
-            clip = processor.read_clip(_read_picture(path))
-        else:
-            clip = processor.read_clip(path, processed=True)
+        clip = processor.read_clip(path, processed=True)
         # A clip without any modality has no vector, so the message says what was wrong with the file.
         if clip.is_empty:
             why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"

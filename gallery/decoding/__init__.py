@@ -17,11 +17,12 @@ from .pool import (
     tolerant,
     with_preview,
 )
-from .worker import Facts, LimitError, Limits
+from .worker import PICTURE_FILES, Facts, LimitError, Limits
 
 __all__ = [
     "IN_PART",
     "LIGHT_MEMORY",
+    "PICTURE_FILES",
     "Facts",
     "LimitError",
     "Limits",

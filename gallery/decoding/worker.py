@@ -10,12 +10,12 @@ import pickle
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib import import_module
 from itertools import chain
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
     MediaError,
     MediaReader,
     Packets,
+    Prepare,
+    Select,
     Window,
     av,
+    check_content,
     demuxed,
     joined_losses,
     sound_of_span,
@@ -36,11 +39,16 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
 )
 from scalar_retrieval.modeling_scalar.tracks_scalar import AnyPath, main_stream
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
 if os.name == "posix":
     import resource
 
+PICTURE_FILES = frozenset(".jpg .jpeg .jpe .jfif .png .webp .bmp .tif .tiff .avif .heic .heif .hif".split())
+"""Extensions of still pictures, in lowercase."""
+# Pillow's formats of pictures. No others: some run programs, as EPS does.
+_PICTURE_FORMATS = ["JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "GIF"]
 _LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
-_MOST_BYTES_PER_PIXEL = 120  # 16 reference pictures and a few more, at 6 bytes per pixel
 _LONGEST = 8000  # characters of a message
 _LONGEST_TITLE = 1000  # characters
 # Formats whose duration is missing or guessed from the first bytes.
@@ -182,6 +190,8 @@ class LimitedReader(MediaReader):
         limits ([`Limits`]): what a stream may need.
         memory (`int`): the bytes that it may use now; if that is not all, a MemoryError asks for more.
     """
+
+    bytes_per_pixel = 120  # at most: 16 reference pictures and a few more, at 6 bytes
 
     def __init__(self, limits: Limits, memory: int):
         self.limits = limits
@@ -337,6 +347,125 @@ def _reaches(container: Any, seconds: float) -> bool:
     return False
 
 
+def is_picture(path: AnyPath) -> bool:
+    """Whether a file is read as a still picture, by its extension."""
+    return os.path.splitext(path)[1].lower() in PICTURE_FILES
+
+
+@contextmanager
+def opened_picture(path: AnyPath) -> "Iterator[Image]":
+    """
+    Open a still picture, of which nothing is decoded yet, with Pillow. FFmpeg is no choice: it reads a phone's HEIC as
+    tiles, and neither animated WebP nor the two pictures that phones put in one JPEG.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        MediaError: it is not a picture of a known format, or what is done with it fails.
+    """
+    # Not at the top: a process that reads films alone starts without it.
+    from PIL import Image, UnidentifiedImageError
+
+    check_content(path)
+    Image.MAX_IMAGE_PIXELS = None  # the reader has a limit of its own, which it names
+    formats = list(_PICTURE_FORMATS)
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        pass
+    else:
+        register_heif_opener()
+        formats.append("HEIF")
+    try:
+        with Image.open(path, formats=formats) as picture:
+            yield picture
+    except (MediaError, MemoryError, PermissionError):
+        raise
+    except UnidentifiedImageError as error:
+        raise MediaError(f"{path}: not a readable picture: {_why_unknown(path)}") from error
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise MediaError(f"{path}: not a readable picture ({error}).") from error
+
+
+def _why_unknown(path: AnyPath) -> str:
+    """Why a picture cannot be opened, and what helps."""
+    with open(path, "rb") as file:
+        brand = file.read(11)[4:]
+    if brand in (b"ftyphei", b"ftyphev", b"ftypmif", b"ftypmsf"):
+        return "HEIC needs the package pillow-heif, `pip install pillow-heif`, or convert the file."
+    return "it is damaged, or of another type."
+
+
+def upright_pixels(picture: "Image", side: int | None = None) -> np.ndarray:
+    """
+    Decode an open picture, of an animation the first one.
+
+    Args:
+        picture (`PIL.Image.Image`): from [`opened_picture`].
+        side (`int`, *optional*): maximum width and height in pixels; larger pictures are shrunk.
+
+    Returns:
+        uint8 `np.ndarray` of shape `(height, width, 3)`: RGB, upright, and white where the picture is transparent.
+    """
+    from PIL import Image, ImageOps
+
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I;16"):  # which Pillow would cut to eight bits
+        picture = Image.fromarray((np.asarray(picture) // 256).astype(np.uint8))
+    if picture.has_transparency_data:
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
+    picture = picture.convert("RGB")
+    if side is not None:
+        picture.thumbnail((side, side))
+    return np.array(picture)
+
+
+class PictureReader(LimitedReader):
+    """Reads a still picture as a film of one frame, without sound, text and length."""
+
+    bytes_per_pixel = 16  # at most: it is decoded, laid over white, and converted
+
+    def read_timed_frames(
+        self,
+        path: AnyPath,
+        select: Select,
+        window: Window | None = None,
+        prepare: Prepare | None = None,
+        side: int | None = None,
+    ) -> list[tuple[float, Any]]:
+        """Read the picture, at second 0."""
+        name = os.fspath(path)
+        try:
+            with opened_picture(path) as picture:
+                self._check_picture(name, picture.width, picture.height)
+                pixels = upright_pixels(picture, side)
+        except MediaError as error:
+            # WebP takes memory as soon as it is opened.
+            if not self.pixels and name.lower().endswith(".webp") and self.memory < self.limits.memory:
+                raise MemoryError from error
+            raise
+        chosen = select([0.0])
+        if prepare is not None:
+            pixels = prepare(*pixels.shape[:2])(pixels)
+        return [(0.0, pixels)] * len(chosen)
+
+    def packets_of(self, path: AnyPath, kind: str) -> None:
+        """There are none, as of a stream that a file lacks."""
+        return None
+
+    def cues_of_track(self, path: AnyPath) -> None:
+        """A picture has no track of text."""
+        return None
+
+    def read_facts(self, path: AnyPath) -> Facts:
+        """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_facts`]."""
+        return Facts(title="", chapters=[], has_pictures=True, has_sound=False)
+
+    def read_duration(self, path: AnyPath) -> None:
+        """A picture does not last."""
+        return None
+
+
 def _title_in(tags: Mapping[str, str]) -> str:
     """The title that tags name, on one line; `""` if they name none."""
     for name, value in tags.items():
@@ -354,7 +483,8 @@ def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
 
     path = request["path"]
     problems = []
-    reader = LimitedReader(request["limits"], request["memory"])
+    kind = PictureReader if is_picture(path) else LimitedReader
+    reader = kind(request["limits"], request["memory"])
     try:
         # Functions stay in the process that sent the request: here they become calls to it.
         options = request["options"]
@@ -370,7 +500,7 @@ def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
         return "memory", None
     except MediaError as error:
         # Decoders also call it damage if there is not enough memory.
-        if reader.pixels * _MOST_BYTES_PER_PIXEL > reader.memory and not isinstance(error, LimitError):
+        if reader.pixels * reader.bytes_per_pixel > reader.memory and not isinstance(error, LimitError):
             return "memory", str(error)
         return "error", type(error)(str(error)[:_LONGEST])
     except (FileNotFoundError, PermissionError) as error:
@@ -440,4 +570,15 @@ def serve() -> None:
             send(*_handle(request, call))
 
 
-__all__ = ["Facts", "LimitError", "LimitedReader", "Limits", "serve"]
+__all__ = [
+    "PICTURE_FILES",
+    "Facts",
+    "LimitError",
+    "LimitedReader",
+    "Limits",
+    "PictureReader",
+    "is_picture",
+    "opened_picture",
+    "serve",
+    "upright_pixels",
+]
