@@ -20,11 +20,18 @@ try:
 except ImportError:
     av = None
 
-MEDIA_FILES = frozenset(
-    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .vob .ts .mts .m2ts .mxf .flv .wmv .asf .ogv .3gp .3g2 .gif "
-    ".wav .mp3 .m4a .aac .flac .ogg .opus .wma .aif .aiff".split()
+FILM_FILES = frozenset(
+    ".mp4 .m4v .mp4v .mov .qt .mqv .mkv .mk3d .webm .avi .divx .xvid .mpg .mpeg .mpe .mpv .m1v .m2v .m2p .mp2v .mpv2 "
+    ".vob .vro .evo .mod .tod .ts .mts .m2ts .m2t .tp .trp .mxf .flv .f4v .wmv .wm .asf .dvr-ms .wtv .ogv .ogm .ogx "
+    ".3gp .3gpp .3g2 .3gp2 .3gpp2 .mj2 .gif .dv .dif .rm .rmvb .nut .ivf .obu .264 .h264 .265 .h265 .hevc .y4m .ismv "
+    ".insv .360".split()
 )
-"""Extensions of files with pictures or sound, in lowercase."""
+"""Extensions of films, in lowercase."""
+MEDIA_FILES = FILM_FILES.union(
+    ".wav .wave .bwf .rf64 .w64 .mp3 .mp2 .m2a .mpa .m4a .m4b .m4r .3ga .aac .adts .ac3 .eac3 .ec3 .flac .ogg .oga "
+    ".opus .spx .mka .weba .wma .ra .aif .aiff .aifc .au .snd .caf .amr .awb .wv .ape .tta".split()
+)
+"""Extensions of films and sounds, in lowercase."""
 TEXT_FILES = (".srt", ".vtt", ".ass", ".ssa", ".ttml", ".dfxp")
 _TEXT_CODECS = ("ass", "ssa", "subrip", "srt", "webvtt", "mov_text", "text", "cc_dec")
 # Encodings of subtitle files that are not UTF-8.
@@ -337,6 +344,7 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
 
 
 __all__ = [
+    "FILM_FILES",
     "MEDIA_FILES",
     "TEXT_FILES",
     "AnyPath",

@@ -179,8 +179,8 @@ def _report_left_out(selection: FileSelection, say: Say, warn: Say) -> None:
     """Say what was found but is not indexed."""
     for path, names in selection.unused.items():
         warn(f"Unused columns of {path}: {', '.join(names)}. To search in one, name it as `text` of a new gallery.")
-    if selection.left_out:
-        say(f"{len(selection.left_out)} hidden or system files and folders are skipped. To index one, name it.")
+    for line in selection.lines():
+        warn(line)
     if selection.not_utf8:
         examples = ", ".join(map(ascii, sorted(selection.not_utf8)[:3]))
         warn(f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}")
@@ -282,6 +282,7 @@ def index(
     read_text: bool = False,
     words_of: StrPath | None = None,
     exclude: str | Sequence[str] = (),
+    pictures: bool = False,
     limits: str | Sequence[str] = (),
     cluster: str | None = None,
     progress: bool = True,
@@ -314,6 +315,8 @@ def index(
         words_of (`str`, *optional*): another gallery of the same files, whose transcripts and texts are used again.
         exclude (`str`, or several): patterns of files and folders to skip, as in
             [`~scalar_retrieval.gallery.filters.Filter`].
+        pictures (`bool`): also embed the still pictures in folders, each as a film of one frame; those that are named
+            or in lists are embedded without it.
         limits (`str`, or several): limits on reading a stream, such as `"memory=2GiB"`, see
             [`~scalar_retrieval.gallery.decoding.worker.Limits`].
         cluster (`str`, *optional*): address of a Dask scheduler, whose workers read and embed.
@@ -381,7 +384,7 @@ def index(
     _cutting(segment, known)  # only checked here, as another process may begin the gallery
     reading = _reading(frames, sound_seconds, known)
     columns = further_texts(modalities or ())
-    selection = FileSelection(_listed(exclude))
+    selection = FileSelection(_listed(exclude), pictures)
     files, texts = find_clips(paths, selection, columns)
     _report_left_out(selection, say, warn)
     if not files and not prune and not watch:

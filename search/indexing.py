@@ -295,10 +295,10 @@ class _Update:
             old = lost.pop(new.sha256, None)
             if old is None:
                 continue
-            # A title that was made from the name of the file is made from its new name.
+            # A title that was made from the name of the file is made from its new name, if that has words.
             texts = old.words()
-            if texts.get("title") == title_of_name(old.path):
-                texts["title"] = title_of_name(path)
+            if "title" in texts and texts["title"] == title_of_name(old.path):
+                texts["title"] = title_of_name(path) or texts["title"]
             yield old, replace(new, reason=old.reason, texts=as_json(texts))
 
     # Files to read ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from scalar_retrieval.modeling_scalar.media_scalar import Window
 
 from .recognised import Recognised, RecognitionError
 from .screen import RapidOcrReader, Screen
-from .sources import further_texts, title_of_name
+from .sources import further_texts, title_of_name, words_of
 from .speech import Speech
 
 if TYPE_CHECKING:
@@ -363,9 +363,13 @@ class Reader:
         if "title" in names:
             if file.error is not None:
                 raise file.error
-            available["title"] = file.facts.title or available.get("title") or title_of_name(job.path)
+            # A tag may be the name that the camera gave to the file.
+            tag = file.facts.title
+            if not words_of(tag) and not tag.isalpha():
+                tag = ""
+            available["title"] = tag or available.get("title") or title_of_name(job.path)
         available |= job.texts
-        texts = {name: available[name] for name in names if name in available}
+        texts = {name: available[name] for name in names if available.get(name)}
         found.file = replace(found.file, texts=as_json(texts))
         if "title" in texts:
             # Chapters belong to windows, and are read from the file each time.

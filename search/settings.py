@@ -221,6 +221,14 @@ class IndexConfig:
         Sequence[str],
         _reading(help="Files and folders to skip: 'drafts/**', '*.gif'; patterns as in `query --path`. Repeatable."),
     ] = ()
+    pictures: Annotated[
+        bool,
+        _reading(
+            "--pictures",
+            help="Also embed the still pictures in folders (JPEG, PNG, WebP, AVIF, TIFF, BMP; HEIC with the package "
+            "pillow-heif), each as a film of one frame. Pictures that are named need no option.",
+        ),
+    ] = False
     limits: Limit = ()
 
     def __post_init__(self) -> None:

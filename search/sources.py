@@ -6,34 +6,87 @@
   unused, and reported.
 """
 
+import codecs
 import os
-from collections.abc import Collection, Iterable, Mapping
+import re
+import stat
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
+from scalar_retrieval.gallery.decoding import PICTURE_FILES
 from scalar_retrieval.gallery.filters import path_matcher
 from scalar_retrieval.gallery.store.file_lists import is_table, read_table
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
-from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES, names_subtitle_file
+from scalar_retrieval.modeling_scalar.tracks_scalar import FILM_FILES, MEDIA_FILES, names_subtitle_file
 
-_SYSTEM = ("@eaDir", "$RECYCLE.BIN", "System Volume Information")
+# Names of recycle bins, snapshots and previews that do not begin with a dot, in lowercase.
+_SYSTEM = frozenset(
+    "#recycle,#snapshot,$recycle.bin,@eadir,@recently-snapshot,@recycle,@sharebin,@snapshot,~snapshot,found.000,"
+    "lost+found,lost.dir,network trash folder,recycler,system volume information".split(",")
+)
+_OFTEN_TEXT = (".ts", ".mts", ".mod", ".nut", ".tp")  # TypeScript, go.mod, Squirrel, Pascal
+_TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # those of text in any encoding but UTF-16 and UTF-32
+_COPIES = (".lrv", ".lrf")  # of GoPro and DJI
+# Types of films, sounds and photographs that the reader lacks, or that are encrypted.
+_UNREAD = frozenset(
+    ".swf .movie .bik .smk .roq .nsv .nuv .gxf .r3d .braw .ari .fli .flc .yuv .mid .midi .kar .aa .aax .m4p .loas "
+    ".mpc .mlp .thd .dts .dtshd .dsf .dff .shn .voc .gsm .qcp .dss .xm .s3m .dng .cr2 .cr3 .nef .nrw .arw .orf "
+    ".rw2 .raf .pef .srw .jxl .jp2 .psd".split()
+)
+_KNOWN = MEDIA_FILES.union(PICTURE_FILES, _COPIES, _UNREAD)
+
+# What tells nothing of a file, in names of files and folders.
+_NO_WORDS = re.compile(
+    r"""(?<![^\W_])(?:
+    [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}  # a UUID
+    | (?=[a-f]*\d[a-f]*\d)[0-9a-f]{8,}  # a hash, or a date of eight digits
+    | (?:19|20)\d\d[-_. ][01]\d(?:[-_. ][0-3]\d)? | [0-3]?\d[-_. ][01]?\d[-_. ](?:19|20)\d\d  # dates
+    | [0-2]\d[-_.: ][0-5]\d[-_.: ][0-5]\d  # a time
+    | (?:IMGP?|VID|MVIMG|MVI|MOVI?|DSC[FIN]?|PXL|DJI|GOPR|PICT|CIMG|SANY|HPIM|YDXJ|MAH|AMBA|AUD|PTT|PANO|VTS|GMT
+        |RPReplay_Final|WhatsApp)(?:[-_ ]*[A-Z]?\d+)*(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*  # of cameras
+    | (?-i:[1-9]\d\d[A-Z_][A-Z0-9_]{4})  # folders of cameras
+    | [^\W\d_]{1,2}\d{4,}[^\W\d_]{0,2} | \d{4,}[^\W\d_]{1,2} | \d{5,}  # numbers with a letter, and long ones
+    )(?![^\W_])""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# Words that programs and people give to any file.
+_GENERAL = frozenset(
+    "audio camera clip clips copy dcim download downloads file films image images media movie movies new photo photos "
+    "picture pictures received recording recordings roll screen screenshot signal snapchat track untitled "
+    "uploads video videos voice".split()
+)
 
 _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
 
 
+class LeftOut(Enum):
+    """Why something that was found in a folder is left out: what it is, in the singular, and what is said of it."""
+
+    HIDDEN = "hidden or system item", "left out; to index one, name it"
+    PICTURES = "picture", "left out; --pictures takes them"
+    STILLS = "picture", "left out, as a film of the same name is beside each"
+    COPIES = "film", "left out, in the low resolution that cameras add; to index one, name it"
+    UNREAD = "file", "left out, of types that are not read"
+    TEXTS = "file", "left out: text, in spite of the name"
+
+
 class FileSelection:
     """
-    Selects files: those in folders that are not hidden, and of all files those that are not excluded and whose paths
-    are UTF-8.
+    Selects files: of those in folders, which are not hidden, films, sounds and, if asked for, pictures; and of all
+    files those that are not excluded and whose paths are UTF-8.
 
     Args:
         exclude (iterable of `str`): patterns of paths to skip, see [`~scalar_retrieval.gallery.filters.Filter`];
             folders that match are skipped as a whole, and so are files that were named explicitly.
+        pictures (`bool`): take the still pictures in folders, too, except those beside a film of the same name, as a
+            Live Photo has.
 
     Attributes:
-        left_out (`set[str]`): the files and folders that were skipped because they are hidden: names that begin with a
-            dot, recycle bins and other system folders.
+        left_out (`dict[LeftOut, set[str]]`): the files and folders that were skipped, by the reason.
         not_utf8 (`set[str]`): the files that were skipped because their paths cannot be written in UTF-8.
         unlisted (`dict[str, str]`): the subfolders that were skipped because they could not be listed, and why.
         unused (`dict[str, list[str]]`): by list, the columns that hold neither paths nor texts of a modality.
@@ -42,25 +95,76 @@ class FileSelection:
         ValueError: a pattern is not valid.
     """
 
-    def __init__(self, exclude: Iterable[str] = ()):
+    def __init__(self, exclude: Iterable[str] = (), pictures: bool = False):
         self._is_excluded = path_matcher(exclude)
-        self.left_out: set[str] = set()
+        self._takes_pictures = pictures
+        self.left_out: dict[LeftOut, set[str]] = defaultdict(set)
         self.not_utf8: set[str] = set()
         self.unlisted: dict[str, str] = {}
         self.unused: dict[str, list[str]] = {}
 
-    def takes(self, path: str) -> bool:
-        """Whether to include a file or folder found in a folder."""
-        # What is hidden is reported, so that nobody searches in vain for it.
-        name = os.path.basename(path)
-        is_hidden = name.startswith(".") or name in _SYSTEM
-        if is_hidden:
-            self.left_out.add(path)
-        return not is_hidden and not self._is_excluded(os.path.abspath(path))
+    def folders(self, folder: str, names: Iterable[str]) -> list[str]:
+        """The names of the folders to go into, of those in a folder."""
+        taken = []
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if _is_hidden(name):
+                self.left_out[LeftOut.HIDDEN].add(path)
+            elif not self._is_excluded(os.path.abspath(path)):
+                taken.append(name)
+        return taken
+
+    def files(self, folder: str, names: Iterable[str]) -> Iterator[str]:
+        """The paths of the files to include, of those with these names in a folder."""
+        known = []
+        films = set()
+        for name in sorted(names):
+            stem, extension = os.path.splitext(name)
+            path = os.path.join(folder, name)
+            if extension.lower() in _KNOWN and not self._is_excluded(os.path.abspath(path)):
+                known.append(path)
+                if extension.lower() in FILM_FILES:
+                    films.add(stem.casefold())
+        for path in known:
+            reason = self._reason_against(path, films)
+            if reason is None:
+                yield path
+            else:
+                self.left_out[reason].add(path)
+
+    def _reason_against(self, path: str, films: Collection[str]) -> LeftOut | None:
+        """Why a file is left out, if it is; `films` are the names of those beside it, without extensions."""
+        stem, extension = os.path.splitext(os.path.basename(path))
+        extension = extension.lower()
+        if _is_hidden(stem):
+            return LeftOut.HIDDEN
+        if extension in _COPIES:
+            return LeftOut.COPIES
+        if extension in _UNREAD:
+            return LeftOut.UNREAD
+        if extension in PICTURE_FILES and not self._takes_pictures:
+            return LeftOut.PICTURES
+        if extension in PICTURE_FILES and stem.casefold() in films:
+            return LeftOut.STILLS
+        if extension in _OFTEN_TEXT and _is_text(path):
+            return LeftOut.TEXTS
+        return None
 
     def skip_folder(self, error: OSError) -> None:
         """Note a folder that cannot be listed."""
         self.unlisted[os.path.realpath(error.filename)] = error.strerror or str(error)
+
+    def lines(self) -> Iterator[str]:
+        """What was left out, a line for each reason."""
+        for reason, paths in self.left_out.items():
+            what, why = reason.value
+            if len(paths) > 1:
+                what += "s"
+            # Folders have no extension that tells anything.
+            if reason is not LeftOut.HIDDEN:
+                counts = Counter(sorted(os.path.splitext(path)[1].lower() for path in paths))
+                what += f" ({', '.join(f'{count:,} {extension}' for extension, count in counts.most_common())})"
+            yield f"{len(paths):,} {what} {why}."
 
     def chosen(self, paths: Iterable[str]) -> list[str]:
         """The files to include among those that were found or named."""
@@ -74,6 +178,24 @@ class FileSelection:
             if not self._is_excluded(path):
                 kept.append(path)
         return kept
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _SYSTEM
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file begins with text."""
+    # A pipe could block, and reading a file reports what is wrong with it.
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            return False
+        with open(path, "rb") as file:
+            head = file.read(1024)
+    except OSError:
+        return False
+    return head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or not head.translate(None, _TEXT_BYTES)
 
 
 def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | None = None) -> list[str]:
@@ -101,11 +223,9 @@ def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | No
                 subfolders.clear()
             visited.add(real)
             # `os.walk` goes into the folders that are left in this list.
-            subfolders[:] = [name for name in sorted(subfolders) if selection.takes(os.path.join(folder, name))]
-            for name in sorted(names):
-                file = os.path.join(folder, name)
-                if os.path.splitext(name)[1].lower() in MEDIA_FILES and selection.takes(file):
-                    found[real_path(file)] = None
+            subfolders[:] = selection.folders(folder, subfolders)
+            for file in selection.files(folder, names):
+                found[real_path(file)] = None
     return selection.chosen(found)
 
 
@@ -123,26 +243,50 @@ def further_texts(modalities: Iterable[str]) -> list[str]:
 
 def title_of_name(path: str) -> str:
     """
-    The title of a file without one: its name and its folder's as words, such as `rain noise, sounds`.
+    The title of a file without one: the words of its name and its folder's, such as `rain noise, sounds`, or `""`.
 
     The extension is left out. Underscores, dashes and dots become spaces, and a space comes before each capital letter
-    that follows a small one.
+    that follows a small one. What cameras and programs call files, dates, times and hashes are no words, see
+    [`words_of`].
     """
     # First the name, then the folder
     folder, name = os.path.split(path)
     parts = []
     for part in (os.path.splitext(name)[0], os.path.basename(folder)):
-        letters = []
-        for before, letter in pairwise(f" {part}"):
-            if before.islower() and letter.isupper():
-                letters.append(" ")
-            if letter in "_-.":
-                letter = " "
-            letters.append(letter)
-        words = "".join(letters).split()
+        words = words_of(part)
         if words:
-            parts.append(" ".join(words))
+            parts.append(words)
     return ", ".join(parts)
+
+
+def words_of(name: str) -> str:
+    """
+    The words of a name, without what a camera or a program adds; `""` if none is left that tells anything.
+
+    A word has three letters, or one of a script without capitals, such as Chinese. Numbers stay beside words.
+
+    Example:
+        >>> words_of("20250614_birthdayAnna"), words_of("Blade.Runner.2049"), words_of("IMG_0042")
+        ('birthday Anna', 'Blade Runner 2049', '')
+    """
+    letters = []
+    for before, letter in pairwise(f" {_NO_WORDS.sub(' ', name)}"):
+        if before.islower() and letter.isupper():
+            letters.append(" ")
+        if letter in "_-.":
+            letter = " "
+        letters.append(letter)
+    words = "".join(letters).split()
+    if any(map(_tells_something, words)):
+        return " ".join(words)
+    return ""
+
+
+def _tells_something(word: str) -> bool:
+    """Whether a word tells what is in a file."""
+    letters = list(filter(str.isalpha, word))
+    has_capitals = all(letter.lower() != letter.upper() for letter in letters)
+    return len(letters) >= (3 if has_capitals else 1) and word.lower() not in _GENERAL
 
 
 def _reraise(error: OSError) -> None:
@@ -241,4 +385,13 @@ def find_clips(
     return selection.chosen(found), given
 
 
-__all__ = ["FileSelection", "find_clips", "find_files", "further_texts", "read_list", "title_of_name"]
+__all__ = [
+    "FileSelection",
+    "LeftOut",
+    "find_clips",
+    "find_files",
+    "further_texts",
+    "read_list",
+    "title_of_name",
+    "words_of",
+]

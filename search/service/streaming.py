@@ -15,7 +15,10 @@ _TYPES: dict[str, str] = {
     ".mp4": "video/mp4",
     ".m4v": "video/mp4",
     ".mov": "video/mp4",  # browsers play the codecs that they support
+    ".qt": "video/mp4",
+    ".f4v": "video/mp4",
     ".mkv": "video/x-matroska",
+    ".mk3d": "video/x-matroska",
     ".webm": "video/webm",
     ".avi": "video/x-msvideo",
     ".mpg": "video/mpeg",
@@ -24,6 +27,7 @@ _TYPES: dict[str, str] = {
     ".ts": "video/mp2t",
     ".mts": "video/mp2t",
     ".m2ts": "video/mp2t",
+    ".m2t": "video/mp2t",
     ".mxf": "video/mxf",
     ".flv": "video/x-flv",
     ".wmv": "video/x-ms-wmv",
@@ -34,9 +38,13 @@ _TYPES: dict[str, str] = {
     ".wav": "audio/wav",
     ".mp3": "audio/mpeg",
     ".m4a": "audio/mp4",
+    ".m4b": "audio/mp4",
+    ".mka": "audio/x-matroska",
+    ".weba": "audio/webm",
     ".aac": "audio/aac",
     ".flac": "audio/flac",
     ".ogg": "audio/ogg",
+    ".oga": "audio/ogg",
     ".opus": "audio/ogg",
     ".wma": "audio/x-ms-wma",
     ".aif": "audio/aiff",
@@ -46,6 +54,9 @@ _TYPES: dict[str, str] = {
     ".jpeg": "image/jpeg",
     ".gif": "image/gif",
     ".webp": "image/webp",
+    ".avif": "image/avif",
+    ".bmp": "image/bmp",
+    ".heic": "image/heic",
 }
 """The types of files that are served, and no others. None of them can run as a page."""
 

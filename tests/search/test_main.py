@@ -107,7 +107,7 @@ def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
     hidden.write_text("video")
     (place / "clips" / os.fsdecode(b"caf\xe9.mp4")).write_text("video")
     reported = index("clips", "--exclude", "cat.*")
-    assert "1 hidden or system files and folders are skipped" in reported.stderr
+    assert "1 hidden or system item left out; to index one, name it." in reported.stderr
     assert "1 files are skipped, as their names are not UTF-8" in reported.stderr and "caf\\udce9" in reported.stderr
     assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in reported.stdout
     reported = index(hidden)
@@ -115,7 +115,7 @@ def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
     (place / "only").mkdir()
     hidden.rename(place / "only" / ".hidden.mp4")
     reported = index("only", code=1).stderr
-    assert "1 hidden or system files" in reported and "No video or audio file in 'only'" in reported
+    assert "1 hidden or system item" in reported and "No video or audio file in 'only'" in reported
 
 
 def test_a_path_that_fits_nothing_is_reported_with_an_example(place):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.sources import FileSelection, find_clips, find_files, read_list
+from scalar_retrieval.search.sources import FileSelection, LeftOut, find_clips, find_files, read_list, title_of_name
 from tests.gallery.decoding.reading import write_media
 
 
@@ -48,27 +48,113 @@ def make_unlistable(patch, folder, code=errno.EACCES, moved_to=None):
 def names_of(folder, *options):
     selection = FileSelection(*options)
     found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
-    return found, sorted(os.path.relpath(path, folder) for path in selection.left_out)
+    left_out = selection.left_out.get(LeftOut.HIDDEN, ())
+    return found, sorted(os.path.relpath(path, folder) for path in left_out)
 
 
 def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
-    hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "@eaDir/3.mp4", "$RECYCLE.BIN/4.mp4", "a/._5.mp4", ".6.mp4"]
-    hidden.append("System Volume Information/7.mp4")
+    hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "a/@eaDir/3.mp4", "$Recycle.Bin/4.mp4", "a/._5.mp4", ".6.mp4"]
+    hidden += ["System Volume Information/7.mp4", "#recycle/9.mp4", "#snapshot/GMT/10.mp4", "lost+found/11.mp4"]
     below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
-    assert names_of(tmp_path) == (["a/8.mp4"], sorted({*(name.split("/")[0] for name in hidden), "a/._5.mp4"} - {"a"}))
+    skipped = {name.split("/")[0] for name in hidden} - {"a"} | {"a/@eaDir", "a/._5.mp4"}
+    assert names_of(tmp_path) == (["a/8.mp4"], sorted(skipped))
     assert names_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
+    assert names_of(tmp_path / "#recycle") == (["9.mp4"], [])
+
+
+def lines_of(folder, **options):
+    """What is found, and what is said of the rest."""
+    selection = FileSelection(**options)
+    found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
+    return found, list(selection.lines())
+
+
+def test_what_is_of_no_use_is_counted_a_line_for_each_reason(tmp_path):
+    below(tmp_path, "a.mp4", "b.SWF", "c.mid", "d.mid", "GX01.LRV", "e.jpg", "e.png", "f.HEIC", "notes.txt", ".git/x")
+    assert lines_of(tmp_path) == (
+        ["a.mp4"],
+        [
+            "1 hidden or system item left out; to index one, name it.",
+            "1 film (1 .lrv) left out, in the low resolution that cameras add; to index one, name it.",
+            "3 files (2 .mid, 1 .swf) left out, of types that are not read.",
+            "3 pictures (1 .heic, 1 .jpg, 1 .png) left out; --pictures takes them.",
+        ],
+    )
+    assert lines_of(tmp_path, exclude=["*.*"]) == ([], ["1 hidden or system item left out; to index one, name it."])
+    named = [tmp_path / name for name in ("GX01.LRV", "e.jpg", "c.mid")]
+    assert [os.path.basename(path) for path in find_files(named)] == ["GX01.LRV", "e.jpg", "c.mid"]
+
+
+def test_pictures_are_taken_if_asked_for_but_not_the_still_of_a_film(tmp_path):
+    below(tmp_path, "IMG_1.HEIC", "img_1.MOV", "IMG_2.JPG", "a/IMG_1.jpg", "song.mp3", "song.png", "x.jpg", "x.mp4")
+    found, lines = lines_of(tmp_path, pictures=True, exclude=["x.mp4"])
+    assert found == ["IMG_2.JPG", "img_1.MOV", "song.mp3", "song.png", "x.jpg", "a/IMG_1.jpg"]
+    assert lines == ["1 picture (1 .heic) left out, as a film of the same name is beside each."]
+
+
+def test_a_file_of_text_is_no_film(tmp_path):
+    texts = {
+        "index.ts": b"export const a = 1;\n",
+        "latin.mts": "// größer\n".encode("latin-1"),
+        "wide.ts": "<TS/>".encode("utf-16"),
+        "go.mod": b"module a\n",
+    }
+    films = {"film.ts": b"G@\0\x10" + b"\xff" * 184, "film.mod": b"\0\0\1\xba!", "text.mp4": b"text", "empty.ts": b""}
+    for name, content in (texts | films).items():
+        (tmp_path / name).write_bytes(content)
+    generated(tmp_path / "endless.ts")
+    found, lines = lines_of(tmp_path)
+    assert {os.path.basename(path) for path in found} >= set(films) and len(found) == len(films) + 1
+    assert lines == ["4 files (2 .ts, 1 .mod, 1 .mts) left out: text, in spite of the name."]
+
+
+def test_all_that_ffmpeg_reads_is_taken_by_its_extension(tmp_path):
+    extensions = ".M2T .ac3 .amr .ape .caf .dv .f4v .m2v .m4b .mk3d .mka .mp2 .oga .qt .rm .wv"
+    names = [f"a{extension}" for extension in extensions.split()]
+    below(tmp_path, *names)
+    assert lines_of(tmp_path) == (names, [])
+
+
+TITLES = {
+    "DCIM/Camera/VID_20250614_101522.mp4": "",
+    "DCIM/100GOPRO/GX010042.MP4": "",
+    "2019/2019-06/C0017.MP4": "",
+    "x/IMG-20250101-WA0001.mp4": "",
+    "x/PXL_20250614_101522123.NIGHT.jpg": "",
+    "x/IMG_E0042(1).MOV": "",
+    "x/signal-2025-06-14-101522_002.mp4": "",
+    "x/WhatsApp Video 2025-06-14 at 10.15.22 AM.mp4": "",
+    "x/Screen Recording 2025-06-14 at 10.15.22.mov": "",
+    "x/550e8400-e29b-41d4-a716-446655440000.mp4": "",
+    "x/d41d8cd98f00b204e9800998ecf8427e.mp4": "",
+    "x/20250614.mp4": "",
+    "Norway fjords 2019/DSC_4411.MP4": "Norway fjords 2019",
+    "2019-06-14 Birthday/IMG_0042.MOV": "Birthday",
+    "x/20250614_birthday_Anna.mp4": "birthday Anna",
+    "x/IMG_0042 birthday cake.mov": "birthday cake",
+    "garden/red_tulips-inBloom.mp4": "red tulips in Bloom, garden",
+    "sounds/rain-noise_inTheWood.v2.flac": "rain noise in The Wood v2, sounds",
+    "x/2001 A Space Odyssey 1080p.mkv": "2001 A Space Odyssey",
+    "x/Movie about dji.mp4": "Movie about",
+    "春节/ß.mp4": "春节",
+}
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_a_title_of_a_name_is_what_a_person_wrote(name):
+    assert title_of_name(f"/{name}") == TITLES[name]
 
 
 def test_a_subfolder_that_cannot_be_listed_is_skipped_and_noted_but_not_one_that_is_named(tmp_path, monkeypatch):
-    below(tmp_path, "a/1.mp4", "lost+found/2.mp4", "z/3.mp4", "4.mp4")
-    make_unlistable(monkeypatch, tmp_path / "lost+found")
+    below(tmp_path, "a/1.mp4", "private/2.mp4", "z/3.mp4", "4.mp4")
+    make_unlistable(monkeypatch, tmp_path / "private")
     selection = FileSelection()
     monkeypatch.chdir(tmp_path)
     found = find_files(["."], selection)
     assert found == [str(tmp_path / name) for name in ("4.mp4", "a/1.mp4", "z/3.mp4")]
-    assert selection.unlisted == {str(tmp_path / "lost+found"): "Permission denied"}
+    assert selection.unlisted == {str(tmp_path / "private"): "Permission denied"}
     with pytest.raises(PermissionError):
-        find_files(["lost+found"], selection)
+        find_files(["private"], selection)
     with pytest.raises(PermissionError):
         find_files([tmp_path])  # nobody would see that something is missing
 
