@@ -162,7 +162,8 @@ class ScalarJointProcessor(ScalarProcessor):
         super()._read_audio(clip, *arguments, **options)
         if clip.waveform is not None:
             clip.waveform = np.asarray(clip.waveform, np.float32)
-            if round(clip.duration * self.sampling_rate) >= self.max_samples + self.min_samples:
+            is_cut = round(clip.duration * self.sampling_rate) >= self.max_samples + self.min_samples
+            if is_cut and self.logs_problems:
                 logger.warning_once(
                     f"The encoder reads the first {self.max_audio_seconds:g} s of audio; the rest is left out."
                 )

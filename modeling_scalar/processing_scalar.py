@@ -167,9 +167,11 @@ class ScalarProcessor(ProcessorMixin):
     Attributes:
         reader ([`MediaReader`]): Opens files, by default in this process. It is not saved. For untrusted files set
             `processor.reader = scalar_retrieval.gallery.decoding.SandboxedReader()`.
+        logs_problems (`bool`): Whether what cannot be read of a clip is also logged. It is not saved.
     """
 
     reader = MediaReader()
+    logs_problems = True
     valid_processor_kwargs = ScalarProcessorKwargs
     modalities: Sequence[str] = MODALITIES  # those read of a clip
     max_audio_seconds = float("inf")  # segments are chosen from the whole audio, however long
@@ -394,11 +396,11 @@ class ScalarProcessor(ProcessorMixin):
             expected = f"its text, the path of a file ({', '.join(TEXT_FILES)}), None or FROM_VIDEO"
             raise TypeError(f"A subtitle must be {expected}, got {type(subtitle).__name__}.")
 
-    @staticmethod
-    def _note(clip: Clip, problem: str) -> None:
+    def _note(self, clip: Clip, problem: str) -> None:
         if problem not in clip.problems:  # a file that cannot be opened fails for each of its modalities
             clip.problems.append(problem)
-            logger.warning(printable(problem))
+            if self.logs_problems:
+                logger.warning(printable(problem))
 
     def __call__(
         self,

@@ -3,6 +3,7 @@
 Problems of a file are recorded with it, and do not affect other files.
 """
 
+import copy
 import io
 import json
 import math
@@ -261,7 +262,9 @@ class Reader:
         recognizer: "Recognizer | None",
         line_reader: RapidOcrReader | None,
     ):
-        self.processor = processor
+        # The report names each problem, once and not in the middle of the bar.
+        self.processor = copy.copy(processor)
+        self.processor.logs_problems = False
         self.makers: dict[str, Recognised] = {}
         if "subtitle" in processor.modalities:
             self.makers["subtitle"] = Speech(gallery, recognizer)

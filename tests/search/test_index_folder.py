@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import scalar_retrieval
@@ -55,6 +56,31 @@ def test_with_progress_everything_is_printed_on_stderr(place, capsys):
     printed, reported = capsys.readouterr()
     assert printed == "" and "2 new, 0 changed, 0 unchanged, 0 unreadable; 2 clips in the gallery" in reported
     assert "parameters in float32" in reported
+
+
+def test_pictures_are_counted_and_embedded_if_that_is_asked_for_or_they_are_named(place):
+    for name in ("both.jpg", "cat.PNG", "dog.webp"):
+        Image.new("RGB", (64, 48), "red").save(Path("clips", name))
+    with pytest.warns(UserWarning, match=r"3 pictures \(1 .jpg, 1 .png, 1 .webp\) left out; --pictures takes them."):
+        gallery = index("clips", "gallery", "encoder", progress=False)
+    assert names(gallery) == BOTH
+    with pytest.warns(UserWarning, match=r"1 picture \(1 .jpg\) left out, as a film of the same name is beside each."):
+        gallery = gallery.index("clips", pictures=True, progress=False)
+    assert names(gallery) == ["both.mkv", "cat.PNG", "dog.webp", "sound.wav"]
+    (clip,) = gallery.searcher.clips([f"{place}/clips/cat.PNG"])
+    assert clip.modality_mask.tolist() == [name == "video" for name in gallery.modalities] and clip.still is not None
+    assert not gallery.problems()
+
+
+def test_what_cannot_be_read_is_said_once_and_not_in_the_middle_of_the_bar(place, capfd):
+    Path("clips/broken.mp4").write_text("no film")
+    whole = Path("clips/both.mkv").read_bytes()
+    Path("clips/half.mkv").write_bytes(whole[: len(whole) // 2])
+    index("clips", "gallery", "encoder")
+    (said,) = capfd.readouterr()[1:]
+    bar, report = said[said.index("0%|") :].rsplit("\r", 1)
+    assert "broken" not in bar and "half" not in bar
+    assert report.count("broken.mp4") == report.count("half.mkv") == 1
 
 
 def test_settings_of_a_new_gallery_are_kept_by_later_calls(place):
