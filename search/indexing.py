@@ -297,7 +297,7 @@ class _Update:
                 continue
             # A title that was made from the name of the file is made from its new name, if that has words.
             texts = old.words()
-            if "title" in texts and texts["title"] == title_of_name(old.path):
+            if texts.get("title") == title_of_name(old.path):
                 texts["title"] = title_of_name(path) or texts["title"]
             yield old, replace(new, reason=old.reason, texts=as_json(texts))
 

@@ -6,13 +6,11 @@
   unused, and reported.
 """
 
-import codecs
 import os
 import re
-import stat
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from enum import Enum
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +26,7 @@ _SYSTEM = frozenset(
     "lost+found,lost.dir,network trash folder,recycler,system volume information".split(",")
 )
 _OFTEN_TEXT = (".ts", ".mts", ".mod", ".nut", ".tp")  # TypeScript, go.mod, Squirrel, Pascal
-_TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # those of text in any encoding but UTF-16 and UTF-32
+_TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # of text
 _COPIES = (".lrv", ".lrf")  # of GoPro and DJI
 # Types of films, sounds and photographs that the reader lacks, or that are encrypted.
 _UNREAD = frozenset(
@@ -63,15 +61,15 @@ _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
 
 
-class LeftOut(Enum):
-    """Why something that was found in a folder is left out: what it is, in the singular, and what is said of it."""
+class LeftOut(StrEnum):
+    """Why something that was found in a folder is left out, as the report says it after the number."""
 
-    HIDDEN = "hidden or system item", "left out; to index one, name it"
-    PICTURES = "picture", "left out; --pictures takes them"
-    STILLS = "picture", "left out, as a film of the same name is beside each"
-    COPIES = "film", "left out, in the low resolution that cameras add; to index one, name it"
-    UNREAD = "file", "left out, of types that are not read"
-    TEXTS = "file", "left out: text, in spite of the name"
+    HIDDEN = "hidden or system item{} left out; to index one, name it."
+    PICTURES = "picture{} left out; --pictures takes them."
+    STILLS = "picture{} left out, as a film of the same name is beside each."
+    COPIES = "film{} left out, in the low resolution that cameras add; to index one, name it."
+    UNREAD = "file{} left out, of types that are not read."
+    TEXTS = "file{} left out: text, in spite of the name."
 
 
 class FileSelection:
@@ -119,12 +117,11 @@ class FileSelection:
         known = []
         films = set()
         for name in sorted(names):
-            stem, extension = os.path.splitext(name)
             path = os.path.join(folder, name)
-            if extension.lower() in _KNOWN and not self._is_excluded(os.path.abspath(path)):
+            if _extension(name) in _KNOWN and not self._is_excluded(os.path.abspath(path)):
                 known.append(path)
-                if extension.lower() in FILM_FILES:
-                    films.add(stem.casefold())
+                if _extension(name) in FILM_FILES:
+                    films.add(_stem(path))
         for path in known:
             reason = self._reason_against(path, films)
             if reason is None:
@@ -133,10 +130,9 @@ class FileSelection:
                 self.left_out[reason].add(path)
 
     def _reason_against(self, path: str, films: Collection[str]) -> LeftOut | None:
-        """Why a file is left out, if it is; `films` are the names of those beside it, without extensions."""
-        stem, extension = os.path.splitext(os.path.basename(path))
-        extension = extension.lower()
-        if _is_hidden(stem):
+        """Why a file is left out, if it is; `films` are those of its folder, without extensions and capitals."""
+        extension = _extension(path)
+        if _is_hidden(os.path.basename(path)):
             return LeftOut.HIDDEN
         if extension in _COPIES:
             return LeftOut.COPIES
@@ -144,7 +140,7 @@ class FileSelection:
             return LeftOut.UNREAD
         if extension in PICTURE_FILES and not self._takes_pictures:
             return LeftOut.PICTURES
-        if extension in PICTURE_FILES and stem.casefold() in films:
+        if extension in PICTURE_FILES and _stem(path) in films:
             return LeftOut.STILLS
         if extension in _OFTEN_TEXT and _is_text(path):
             return LeftOut.TEXTS
@@ -157,14 +153,12 @@ class FileSelection:
     def lines(self) -> Iterator[str]:
         """What was left out, a line for each reason."""
         for reason, paths in self.left_out.items():
-            what, why = reason.value
-            if len(paths) > 1:
-                what += "s"
+            extensions = Counter(sorted(map(_extension, paths)))
+            ending = "s" if len(paths) > 1 else ""
             # Folders have no extension that tells anything.
-            if reason is not LeftOut.HIDDEN:
-                counts = Counter(sorted(os.path.splitext(path)[1].lower() for path in paths))
-                what += f" ({', '.join(f'{count:,} {extension}' for extension, count in counts.most_common())})"
-            yield f"{len(paths):,} {what} {why}."
+            if reason != LeftOut.HIDDEN:
+                ending += f" ({', '.join(f'{count:,} {name}' for name, count in extensions.most_common())})"
+            yield f"{len(paths):,} {reason.format(ending)}"
 
     def chosen(self, paths: Iterable[str]) -> list[str]:
         """The files to include among those that were found or named."""
@@ -184,18 +178,25 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _SYSTEM
 
 
+def _extension(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(path)[0].casefold()
+
+
 def _is_text(path: str) -> bool:
     """Whether a file begins with text."""
-    # A pipe could block, and reading a file reports what is wrong with it.
+    # A pipe could block, as may files that the system generates. Reading a file reports what is wrong with it.
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        if not os.path.isfile(path) or not os.path.getsize(path):
             return False
         with open(path, "rb") as file:
             head = file.read(1024)
     except OSError:
         return False
-    return head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or not head.translate(None, _TEXT_BYTES)
+    return not head.translate(None, _TEXT_BYTES)
 
 
 def find_files(paths: Iterable[str | os.PathLike], selection: FileSelection | None = None) -> list[str]:
@@ -249,14 +250,9 @@ def title_of_name(path: str) -> str:
     that follows a small one. What cameras and programs call files, dates, times and hashes are no words, see
     [`words_of`].
     """
-    # First the name, then the folder
     folder, name = os.path.split(path)
-    parts = []
-    for part in (os.path.splitext(name)[0], os.path.basename(folder)):
-        words = words_of(part)
-        if words:
-            parts.append(words)
-    return ", ".join(parts)
+    parts = [words_of(os.path.splitext(name)[0]), words_of(os.path.basename(folder))]
+    return ", ".join(filter(None, parts))
 
 
 def words_of(name: str) -> str:
@@ -284,9 +280,10 @@ def words_of(name: str) -> str:
 
 def _tells_something(word: str) -> bool:
     """Whether a word tells what is in a file."""
-    letters = list(filter(str.isalpha, word))
-    has_capitals = all(letter.lower() != letter.upper() for letter in letters)
-    return len(letters) >= (3 if has_capitals else 1) and word.lower() not in _GENERAL
+    letters = "".join(filter(str.isalpha, word)).lower()
+    if letters == letters.upper():  # no capitals, as in Chinese
+        return bool(letters)
+    return len(letters) >= 3 and letters not in _GENERAL
 
 
 def _reraise(error: OSError) -> None:

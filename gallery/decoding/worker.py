@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 if os.name == "posix":
     import resource
 
-PICTURE_FILES = frozenset(".jpg .jpeg .jpe .jfif .png .webp .bmp .tif .tiff .avif .heic .heif .hif".split())
+PICTURE_FILES = tuple(".jpg .jpeg .jpe .jfif .png .webp .bmp .tif .tiff .avif .heic .heif .hif".split())
 """Extensions of still pictures, in lowercase."""
 # Pillow's formats of pictures. No others: some run programs, as EPS does.
 _PICTURE_FORMATS = ["JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "GIF"]
@@ -347,11 +347,6 @@ def _reaches(container: Any, seconds: float) -> bool:
     return False
 
 
-def is_picture(path: AnyPath) -> bool:
-    """Whether a file is read as a still picture, by its extension."""
-    return os.path.splitext(path)[1].lower() in PICTURE_FILES
-
-
 @contextmanager
 def opened_picture(path: AnyPath) -> "Iterator[Image]":
     """
@@ -368,11 +363,9 @@ def opened_picture(path: AnyPath) -> "Iterator[Image]":
     check_content(path)
     Image.MAX_IMAGE_PIXELS = None  # the reader has a limit of its own, which it names
     formats = list(_PICTURE_FORMATS)
-    try:
+    with suppress(ImportError):
         from pillow_heif import register_heif_opener
-    except ImportError:
-        pass
-    else:
+
         register_heif_opener()
         formats.append("HEIF")
     try:
@@ -389,8 +382,8 @@ def opened_picture(path: AnyPath) -> "Iterator[Image]":
 def _why_unknown(path: AnyPath) -> str:
     """Why a picture cannot be opened, and what helps."""
     with open(path, "rb") as file:
-        brand = file.read(11)[4:]
-    if brand in (b"ftyphei", b"ftyphev", b"ftypmif", b"ftypmsf"):
+        head = file.read(12)
+    if head[4:].startswith((b"ftyphe", b"ftypmif", b"ftypmsf")):
         return "HEIC needs the package pillow-heif, `pip install pillow-heif`, or convert the file."
     return "it is damaged, or of another type."
 
@@ -410,7 +403,7 @@ def upright_pixels(picture: "Image", side: int | None = None) -> np.ndarray:
 
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I;16"):  # which Pillow would cut to eight bits
-        picture = Image.fromarray((np.asarray(picture) // 256).astype(np.uint8))
+        picture = Image.fromarray(np.uint8(np.asarray(picture) // 256))
     if picture.has_transparency_data:
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture.convert("RGBA"))
@@ -434,16 +427,9 @@ class PictureReader(LimitedReader):
         side: int | None = None,
     ) -> list[tuple[float, Any]]:
         """Read the picture, at second 0."""
-        name = os.fspath(path)
-        try:
-            with opened_picture(path) as picture:
-                self._check_picture(name, picture.width, picture.height)
-                pixels = upright_pixels(picture, side)
-        except MediaError as error:
-            # WebP takes memory as soon as it is opened.
-            if not self.pixels and name.lower().endswith(".webp") and self.memory < self.limits.memory:
-                raise MemoryError from error
-            raise
+        with opened_picture(path) as picture:
+            self._check_picture(os.fspath(path), picture.width, picture.height)
+            pixels = upright_pixels(picture, side)
         chosen = select([0.0])
         if prepare is not None:
             pixels = prepare(*pixels.shape[:2])(pixels)
@@ -483,7 +469,7 @@ def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
 
     path = request["path"]
     problems = []
-    kind = PictureReader if is_picture(path) else LimitedReader
+    kind = PictureReader if path.lower().endswith(PICTURE_FILES) else LimitedReader
     reader = kind(request["limits"], request["memory"])
     try:
         # Functions stay in the process that sent the request: here they become calls to it.
@@ -570,15 +556,4 @@ def serve() -> None:
             send(*_handle(request, call))
 
 
-__all__ = [
-    "PICTURE_FILES",
-    "Facts",
-    "LimitError",
-    "LimitedReader",
-    "Limits",
-    "PictureReader",
-    "is_picture",
-    "opened_picture",
-    "serve",
-    "upright_pixels",
-]
+__all__ = ["PICTURE_FILES", "Facts", "LimitError", "LimitedReader", "Limits", "PictureReader", "serve"]

@@ -16,9 +16,7 @@ _TYPES: dict[str, str] = {
     ".m4v": "video/mp4",
     ".mov": "video/mp4",  # browsers play the codecs that they support
     ".qt": "video/mp4",
-    ".f4v": "video/mp4",
     ".mkv": "video/x-matroska",
-    ".mk3d": "video/x-matroska",
     ".webm": "video/webm",
     ".avi": "video/x-msvideo",
     ".mpg": "video/mpeg",
@@ -27,7 +25,6 @@ _TYPES: dict[str, str] = {
     ".ts": "video/mp2t",
     ".mts": "video/mp2t",
     ".m2ts": "video/mp2t",
-    ".m2t": "video/mp2t",
     ".mxf": "video/mxf",
     ".flv": "video/x-flv",
     ".wmv": "video/x-ms-wmv",
@@ -56,7 +53,6 @@ _TYPES: dict[str, str] = {
     ".webp": "image/webp",
     ".avif": "image/avif",
     ".bmp": "image/bmp",
-    ".heic": "image/heic",
 }
 """The types of files that are served, and no others. None of them can run as a page."""
 
