@@ -315,7 +315,7 @@ def index(
         words_of (`str`, *optional*): another gallery of the same files, whose transcripts and texts are used again.
         exclude (`str`, or several): patterns of files and folders to skip, as in
             [`~scalar_retrieval.gallery.filters.Filter`].
-        pictures (`bool`): also embed the still pictures in folders, each as a film of one frame; those that are named
+        pictures (`bool`): also embed the pictures in folders, each as a film of one frame; those that are named
             or in lists are embedded without it.
         limits (`str`, or several): limits on reading a stream, such as `"memory=2GiB"`, see
             [`~scalar_retrieval.gallery.decoding.worker.Limits`].

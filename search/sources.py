@@ -80,7 +80,7 @@ class FileSelection:
     Args:
         exclude (iterable of `str`): patterns of paths to skip, see [`~scalar_retrieval.gallery.filters.Filter`];
             folders that match are skipped as a whole, and so are files that were named explicitly.
-        pictures (`bool`): take the still pictures in folders, too, except those beside a film of the same name, as a
+        pictures (`bool`): take the pictures in folders, too, except those beside a film of the same name, as a
             Live Photo has.
 
     Attributes:

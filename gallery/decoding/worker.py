@@ -45,7 +45,7 @@ if os.name == "posix":
     import resource
 
 PICTURE_FILES = tuple(".jpg .jpeg .jpe .jfif .png .webp .bmp .tif .tiff .avif .heic .heif .hif".split())
-"""Extensions of still pictures, in lowercase."""
+"""Extensions of pictures, in lowercase."""
 # Pillow's formats of pictures. No others: some run programs, as EPS does.
 _PICTURE_FORMATS = ["JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "GIF"]
 _LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
@@ -350,7 +350,7 @@ def _reaches(container: Any, seconds: float) -> bool:
 @contextmanager
 def opened_picture(path: AnyPath) -> "Iterator[Image]":
     """
-    Open a still picture, of which nothing is decoded yet, with Pillow. FFmpeg is no choice: it reads a phone's HEIC as
+    Open a picture, of which nothing is decoded yet, with Pillow. FFmpeg is no choice: it reads a phone's HEIC as
     tiles, and neither animated WebP nor the two pictures that phones put in one JPEG.
 
     Raises:
@@ -414,7 +414,7 @@ def upright_pixels(picture: "Image", side: int | None = None) -> np.ndarray:
 
 
 class PictureReader(LimitedReader):
-    """Reads a still picture as a film of one frame, without sound, text and length."""
+    """Reads a picture as a film of one frame, without sound, text and length."""
 
     bytes_per_pixel = 16  # at most: it is decoded, laid over white, and converted
 

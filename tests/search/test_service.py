@@ -435,6 +435,15 @@ def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path
             assert client.get(f"/api/clips/{key}/captions").status_code == 404
 
 
+def test_a_picture_is_sent_as_one_if_browsers_show_its_type(tmp_path):
+    write_gallery(tmp_path, {"cat.JPG": b"one", "cat.heic": b"other"})
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        found = {hit["name"]: hit for hit in search(client)["hits"]}
+        assert found["cat.JPG"]["kind"] == "image" and found["cat.heic"]["kind"] is found["cat.heic"]["media"] is None
+        answer = client.get(f"/{found['cat.JPG']['media']}")
+        assert answer.content == b"one" and answer.headers["content-type"] == "image/jpeg"
+
+
 def test_a_file_is_played_whose_subtitle_file_a_list_named(place):
     path, words = str(place / "clips" / "dog.webm"), str(place / "words.srt")
     Path(words).write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")

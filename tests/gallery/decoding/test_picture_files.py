@@ -1,4 +1,4 @@
-"""Still pictures are clips of one frame, read in the processes that read films, within the same limits."""
+"""Pictures are clips of one frame, read in the processes that read films, within the same limits."""
 
 import sys
 import zlib
