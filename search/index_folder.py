@@ -175,7 +175,7 @@ def _report_unlisted(folders: Mapping[str, str], say: Say) -> None:
         say(f"{folder} is skipped, as it cannot be listed: {reason}.")
 
 
-def _report_left_out(selection: FileSelection, say: Say, warn: Say) -> None:
+def _report_left_out(selection: FileSelection, warn: Say) -> None:
     """Say what was found but is not indexed."""
     for path, names in selection.unused.items():
         warn(f"Unused columns of {path}: {', '.join(names)}. To search in one, name it as `text` of a new gallery.")
@@ -184,7 +184,6 @@ def _report_left_out(selection: FileSelection, say: Say, warn: Say) -> None:
     if selection.not_utf8:
         examples = ", ".join(map(ascii, sorted(selection.not_utf8)[:3]))
         warn(f"{len(selection.not_utf8)} files are skipped, as their names are not UTF-8. Rename them: {examples}")
-    _report_unlisted(selection.unlisted, say)
 
 
 def _add_words(texts: dict[str, dict[str, str]], words_of: Path, columns: Sequence[str]) -> None:
@@ -261,6 +260,7 @@ def _watch(
         f"Watching {', '.join(paths)}. The gallery can be searched meanwhile, but no other process can write to it "
         "until Ctrl-C."
     )
+    _report_unlisted(selection.unlisted, say)
     with suppress(KeyboardInterrupt):
         watch(find, update, _INTERVAL, say)
 
@@ -386,7 +386,7 @@ def index(
     columns = further_texts(modalities or ())
     selection = FileSelection(_listed(exclude), pictures)
     files, texts = find_clips(paths, selection, columns)
-    _report_left_out(selection, say, warn)
+    _report_left_out(selection, warn)
     if not files and not prune and not watch:
         raise ValueError(f"No video or audio file in {', '.join(map(repr, paths))}.")
     if words_of is not None:

@@ -22,8 +22,9 @@ from scalar_retrieval.modeling_scalar.tracks_scalar import FILM_FILES, MEDIA_FIL
 
 # Names of recycle bins, snapshots and previews that do not begin with a dot, in lowercase.
 _SYSTEM = frozenset(
-    "#recycle,#snapshot,$recycle.bin,@eadir,@recently-snapshot,@recycle,@sharebin,@snapshot,~snapshot,found.000,"
-    "lost+found,lost.dir,network trash folder,recycler,system volume information".split(",")
+    "#recycle,#snapshot,$recycle.bin,@eadir,@recently-snapshot,@recycle,@sharebin,@snapshot,~snapshot,"
+    "backups.backupdb,found.000,lost+found,lost.dir,network recycle bin,network trash folder,recycle bin,recycler,"
+    "system volume information".split(",")
 )
 _OFTEN_TEXT = (".ts", ".mts", ".mod", ".nut", ".tp")  # TypeScript, go.mod, Squirrel, Pascal
 _TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # of text
@@ -43,18 +44,21 @@ _NO_WORDS = re.compile(
     | (?=[a-f]*\d[a-f]*\d)[0-9a-f]{8,}  # a hash, or a date of eight digits
     | (?:19|20)\d\d[-_. ][01]\d(?:[-_. ][0-3]\d)? | [0-3]?\d[-_. ][01]?\d[-_. ](?:19|20)\d\d  # dates
     | [0-2]\d[-_.: ][0-5]\d[-_.: ][0-5]\d  # a time
-    | (?:IMGP?|VID|MVIMG|MVI|MOVI?|DSC[FIN]?|PXL|DJI|GOPR|PICT|CIMG|SANY|HPIM|YDXJ|MAH|AMBA|AUD|PTT|PANO|VTS|GMT
-        |RPReplay_Final|WhatsApp)(?:[-_ ]*[A-Z]?\d+)*(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*  # of cameras
-    | (?-i:[1-9]\d\d[A-Z_][A-Z0-9_]{4})  # folders of cameras
+    | (?:IMGP?|VID|MVIMG|MVI|MOVI?|DSC[FIN]?|PXL|DJI|GOPR|PICT|CIMG|SANY|HPIM|YDXJ|MAH|MVC|AMBA|AUD|PTT|PANO|VTS|GMT
+        |RPReplay_Final|FullSizeRender|Screen[-_ ]?(?:Record(?:ing|er)|shot)|WhatsApp(?:[-_ ](?:Audio|Image|Video))?
+        )(?:[-_ ]*[A-Z]?\d+)*(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*  # of cameras and programs
+    | (?-i:[A-Z]{3,4})_?(?!(?:19|20)\d\d(?!\d))\d{4,5}  # of other cameras, by the rule of their standard; no years
+    | (?-i:[1-9]\d\d[A-Z_][A-Z0-9_]{4}|AVCHD|BDMV|STREAM)  # folders of cameras
+    | \[(?=[^]]*\d)[\w-]{11}\]  # a video of YouTube
     | [^\W\d_]{1,2}\d{4,}[^\W\d_]{0,2} | \d{4,}[^\W\d_]{1,2} | \d{5,}  # numbers with a letter, and long ones
     )(?![^\W_])""",
     re.IGNORECASE | re.VERBOSE,
 )
 # Words that programs and people give to any file.
 _GENERAL = frozenset(
-    "audio camera clip clips copy dcim download downloads file films image images media movie movies new photo photos "
-    "picture pictures received recording recordings roll screen screenshot signal snapchat track untitled "
-    "uploads video videos voice".split()
+    "audio camera clip clips copy dcim download downloads file films folder image images media movie movies new photo "
+    "photos picture pictures received recording recordings roll signal snapchat track trim untitled uploads video "
+    "videos voice".split()
 )
 
 _PATHS = ("path", "video")

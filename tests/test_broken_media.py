@@ -17,7 +17,7 @@ import pytest
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.windows import is_nothing
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
-from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES
+from scalar_retrieval.search.sources import find_files
 from tests.commands import Commands
 from tests.media_corpus import CORPUS, TIME
 
@@ -271,7 +271,8 @@ def test_what_is_no_regular_file_is_indexed_as_unreadable(few, tmp_path):
 @pytest.mark.slow
 def test_indexing_the_whole_folder_keeps_the_good_and_names_the_others(few, tmp_path):
     names = tuple(name for name, case in CORPUS.items() if case.is_listed)
-    others = [few.folder / name for name in names if os.path.splitext(name)[1].lower() not in MEDIA_FILES]
+    taken = set(find_files([few.folder]))
+    others = [few.folder / name for name in names if few.indexed_as(name) not in taken]
     replace(few, names=names, timeout=600).check_index([few.folder, *others], tmp_path / "gallery")
 
 

@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_costs_no_clips(place, mo
     kept = "" if away is None else ", 1 out of reach"
     assert result.stdout.startswith(f"1 new, 0 changed, 1 unchanged, 2 unreadable{kept}; 3 clips in the gallery")
     assert f"unreadable: {red}: {os.strerror(code)}\n" in result.stdout
-    assert f"{red} is skipped, as it cannot be listed: {os.strerror(code)}.\n" in result.stderr
+    assert str(red) not in result.stderr  # each message comes once
     monkeypatch.undo()
     monkeypatch.chdir(place)
     assert "unreadable files: 1\n" in run("info", "gallery").stdout  # a folder is not recorded
