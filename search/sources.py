@@ -27,7 +27,7 @@ _SYSTEM = frozenset(
     "system volume information".split(",")
 )
 _OFTEN_TEXT = (".ts", ".mts", ".mod", ".nut", ".tp")  # TypeScript, go.mod, Squirrel, Pascal
-_TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # of text
+_TEXT_BYTES = bytes([*b"\a\b\t\n\f\r\x1b", *range(32, 256)])  # all but most control characters
 _COPIES = (".lrv", ".lrf")  # of GoPro and DJI
 # Types of films, sounds and photographs that the reader lacks, or that are encrypted.
 _UNREAD = frozenset(
@@ -37,7 +37,7 @@ _UNREAD = frozenset(
 )
 _KNOWN = MEDIA_FILES.union(PICTURE_FILES, _COPIES, _UNREAD)
 
-# What tells nothing of a file, in names of files and folders.
+# What tells nothing of a file, in names of files and folders. Possessive where hostile names could take long.
 _NO_WORDS = re.compile(
     r"""(?<![^\W_])(?:
     [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}  # a UUID
@@ -46,7 +46,7 @@ _NO_WORDS = re.compile(
     | [0-2]\d[-_.: ][0-5]\d[-_.: ][0-5]\d  # a time
     | (?:IMGP?|VID|MVIMG|MVI|MOVI?|DSC[FIN]?|PXL|DJI|GOPR|PICT|CIMG|SANY|HPIM|YDXJ|MAH|MVC|AMBA|AUD|PTT|PANO|VTS|GMT
         |RPReplay_Final|FullSizeRender|Screen[-_ ]?(?:Record(?:ing|er)|shot)|WhatsApp(?:[-_ ](?:Audio|Image|Video))?
-        )(?:[-_ ]*[A-Z]?\d+)*(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*  # of cameras and programs
+        )(?:[-_ ]*[A-Z]?\d+)*+(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*+  # of cameras and programs
     | (?-i:[A-Z]{3,4})_?(?!(?:19|20)\d\d(?!\d))\d{4,5}  # of other cameras, by the rule of their standard; no years
     | (?-i:[1-9]\d\d[A-Z_][A-Z0-9_]{4}|AVCHD|BDMV|STREAM)  # folders of cameras
     | \[(?=[^]]*\d)[\w-]{11}\]  # a video of YouTube

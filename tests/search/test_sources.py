@@ -15,7 +15,15 @@ from typer.testing import CliRunner
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.sources import FileSelection, LeftOut, find_clips, find_files, read_list, title_of_name
+from scalar_retrieval.search.sources import (
+    FileSelection,
+    LeftOut,
+    find_clips,
+    find_files,
+    read_list,
+    title_of_name,
+    words_of,
+)
 from tests.gallery.decoding.reading import write_media
 
 
@@ -142,6 +150,13 @@ TITLES = {
     "x/Movie about dji.mp4": "Movie about",
     "春节/ß.mp4": "春节",
 }
+
+
+def test_a_hostile_name_takes_no_time():
+    for part in ("IMG" + "1" * 900 + "x", "IMG" + "-1" * 500 + "x", "PXL1" + "-HDR1" * 200 + "x", "[" * 1000):
+        began = time.process_time()
+        words_of(part)
+        assert time.process_time() - began < 0.2, part
 
 
 @pytest.mark.parametrize("name", TITLES)
