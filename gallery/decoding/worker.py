@@ -342,7 +342,7 @@ def _reaches(container: Any, seconds: float) -> bool:
     with suppress(av.FFmpegError):
         container.seek(round(late * av.time_base))
         for packet in container.demux():
-            if packet.pts is not None and packet.pts * packet.time_base >= late:
+            if packet.pts is not None and (packet.pts + (packet.duration or 0)) * packet.time_base >= late:
                 return True
     return False
 
