@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ import torch
 
 from scalar_retrieval.commands.schema import check_value
 
+from .decoding.worker import nanoseconds_of
 from .store.windows import WINDOW
 from .words.folding import folded
 
@@ -32,7 +33,8 @@ DURATION = "duration"
 DATE = "date"
 WORDS = "words"
 
-_NO_DATE = -(2**63)
+NO_DATE = -(2**63)
+"""Stands for an unknown time."""
 _LONGEST = 4096  # characters of a path
 _TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
 _FOLDERS = "(?:.*/)?"  # any number of folders
@@ -115,12 +117,6 @@ def _moment(name: str, value: str | date | datetime | None) -> datetime | None:
         ) from error
 
 
-def _nanoseconds(moment: datetime) -> int:
-    """Nanoseconds since 1970, limited to 64 bits, which exceed the time of any file."""
-    number = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
-    return min(max(number, _NO_DATE + 1), -_NO_DATE - 1)
-
-
 @dataclass(frozen=True)
 class Filter:
     """
@@ -133,9 +129,9 @@ class Filter:
             matches a folder matches everything in it.
         min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip or window in
             seconds, both included.
-        after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file, or the
-            subtitle file next to it, was last changed: from `after` (included) to `before` (excluded). A date alone is
-            its first moment; the default zone is UTC.
+        after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file was recorded,
+            or if that is unknown, when it, or the subtitle file next to it, was last changed: from `after` (included)
+            to `before` (excluded). A date alone is its first moment; the default zone is UTC.
         has (`str`, or several), lacks (`str`, or several): modalities that the clip must have, and must not have.
         words (`str`, or several): words or phrases, all of which must be said in the clip or be in another of its
             texts; see [`~scalar_retrieval.gallery.words.folding`]. In a query, these are in quotation marks.
@@ -263,12 +259,19 @@ class ClipFacts:
         texts = pc.struct_field(self._windows, name)
         return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())  # a group without a match
 
+    def times(self, name: str) -> torch.Tensor:
+        """`torch.LongTensor` of shape `(N,)`: a time of each clip's file, `recorded_ns` or `mtime_ns` of
+        [`~scalar_retrieval.gallery.store.rows.MediaFile`]; the smallest integer where unknown."""
+        times = self._files.column(name).combine_chunks()
+        known = torch.from_numpy(pc.fill_null(pc.take(times, self._rows_of_files), 0).to_numpy().copy())
+        return torch.where(known == 0, NO_DATE, known)
+
     @cached_property
-    def changed(self) -> torch.Tensor:
-        """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the last change of each clip's file; the
-        smallest integer where unknown."""
-        times = self._files.column("mtime_ns").combine_chunks()
-        return torch.from_numpy(pc.fill_null(pc.take(times, self._rows_of_files), _NO_DATE).to_numpy().copy())
+    def dates(self) -> torch.Tensor:
+        """`torch.LongTensor` of shape `(N,)`: nanoseconds from 1970 to the recording of each clip's file, or if that
+        is unknown, to its last change; the smallest integer where both are unknown."""
+        recorded = self.times("recorded_ns")
+        return torch.where(recorded == NO_DATE, self.times("mtime_ns"), recorded)
 
     @cached_property
     def contents(self) -> tuple[np.ndarray, np.ndarray]:
@@ -322,11 +325,11 @@ class ClipFacts:
             most = math.inf if wanted.max_duration is None else wanted.max_duration
             mask &= ((self.seconds >= least) & (self.seconds <= most)) | unknown[DURATION]
         if wanted.after is not None or wanted.before is not None:
-            unknown[DATE] = self.changed == _NO_DATE
+            unknown[DATE] = self.dates == NO_DATE
         if wanted.after is not None:
-            mask &= (self.changed >= _nanoseconds(wanted.after)) | unknown[DATE]
+            mask &= (self.dates >= nanoseconds_of(wanted.after)) | unknown[DATE]
         if wanted.before is not None:
-            mask &= (self.changed < _nanoseconds(wanted.before)) | unknown[DATE]
+            mask &= (self.dates < nanoseconds_of(wanted.before)) | unknown[DATE]
         for word in wanted.words:
             has_word, is_unknown = map(torch.from_numpy, self._words.clips_with(word))
             unknown[WORDS] = unknown.get(WORDS, False) | is_unknown
@@ -346,6 +349,7 @@ class ClipFacts:
 __all__ = [
     "DATE",
     "DURATION",
+    "NO_DATE",
     "WORDS",
     "Allowed",
     "ClipFacts",

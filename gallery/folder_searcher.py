@@ -239,7 +239,7 @@ class FolderSearcher:
     def _texts(self, rows: torch.Tensor, among: Selection) -> Texts:
         """The texts of stored clips."""
         if not len(rows):
-            return Texts([], [], [], [])
+            return Texts([], [], [], [], [])
         # Tables are read in ascending order; what is read is then put in the order of the hits.
         order, places = rows.unique(return_inverse=True)
         places = places.tolist()
@@ -250,7 +250,9 @@ class FolderSearcher:
         clip_ids = [names[place] for place in places]
         copies = self._copies(self._kept_rows[rows], among) if among.unique else [()] * len(clip_ids)
         problems = [tuple(problems[place]) for place in places]
-        return Texts(clip_ids, self.gallery.places_of(clip_ids), problems, copies)
+        found = self.gallery.places_of(clip_ids)
+        known = self.gallery.files_at({place.path for place in found})
+        return Texts(clip_ids, found, problems, copies, [known.get(place.path) for place in found])
 
     def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
         """Why a search with this score, among these clips, finds nothing."""

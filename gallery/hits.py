@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple, overload
 
@@ -17,6 +18,7 @@ import torch
 from scalar_retrieval.commands.texts import plain, printable
 
 from .filters import DATE, DURATION, WORDS
+from .store.rows import MediaFile
 from .store.windows import Place
 
 NOTHING_MATCHES = "Nothing here matches well; these come nearest."
@@ -25,7 +27,11 @@ _BAR_WIDTH = 8
 _NAME_WIDTH = 72
 _SHOWN = 50  # most hits that a notebook or a prompt shows
 _COPIES = 5  # most copies that are named
-_UNKNOWN = {DURATION: "how long they last", DATE: "when their files were changed", WORDS: "what is said in them"}
+_UNKNOWN = {
+    DURATION: "how long they last",
+    DATE: "when their files were recorded or changed",
+    WORDS: "what is said in them",
+}
 _PER_LINE = 4  # weights per line
 
 
@@ -43,6 +49,8 @@ class Hit:
         place ([`~scalar_retrieval.gallery.store.windows.Place`], *optional*): its file, for a window with its seconds.
         problems (`tuple[str, ...]`): what could not be read and counts as absent, if known.
         copies (`tuple[str, ...]`): the clips with the same content that it represents, if each content is found once.
+        record ([`~scalar_retrieval.gallery.store.rows.MediaFile`], *optional*): what is known of its file, such as its
+            `date` and `place`.
     """
 
     rank: int
@@ -54,15 +62,26 @@ class Hit:
     place: Place | None = None
     problems: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    record: MediaFile | None = None
+
+    @property
+    def day(self) -> str:
+        """The day of its file's date, in UTC, such as `2019-06-15`; `changed 2024-03-09` if it is known only when the
+        file was changed, `""` if not even that."""
+        if self.record is None or self.record.date is None:
+            return ""
+        day = str(self.record.date.date())
+        return day if self.record.recorded_ns is not None else f"changed {day}"
 
 
 class Texts(NamedTuple):
-    """The texts of K hits: `clip_ids`, `places`, `problems` and `copies`, one per hit."""
+    """What is read of K hits: `clip_ids`, `places`, `problems`, `copies` and `records`, one per hit."""
 
     clip_ids: Sequence[str]
     places: Sequence[Place]
     problems: Sequence[tuple[str, ...]]
     copies: Sequence[tuple[str, ...]]
+    records: Sequence[MediaFile | None]
 
 
 @dataclass(eq=False, repr=False)
@@ -164,6 +183,7 @@ class Hits(Sequence[Hit]):
             self.texts.places[row],
             self.texts.problems[row],
             self.texts.copies[row],
+            self.texts.records[row],
         )
 
     def __eq__(self, other: object) -> bool:
@@ -186,6 +206,16 @@ class Hits(Sequence[Hit]):
             if column is not None:
                 columns[name] = column[places]
         return replace(self, read_texts=read_texts, notes=[*self.notes, *notes], **columns)
+
+    def newest_first(self) -> "Hits":
+        """The same hits, newest first by the dates of their files, those without a date last; a note says so."""
+        # Hits of one date stay in the order of their scores.
+        dates = []
+        for record in self.texts.records:
+            date = None if record is None else record.date
+            dates.append(date or datetime.min.replace(tzinfo=UTC))
+        order = sorted(range(len(self)), key=dates.__getitem__, reverse=True)
+        return self.select(order, ["Hits were chosen by score, then sorted by date, newest first."] if order else [])
 
     def best_of_files(self, k: int) -> "Hits":
         """The first hit of each file, for the best `k` files."""
@@ -218,7 +248,7 @@ class Hits(Sequence[Hit]):
         """Whether the best hit scores as relevant clips do; `None` if unknown."""
         if self.least_score is None or not len(self):
             return None
-        return self.scores[0].item() >= self.least_score
+        return self.scores.max().item() >= self.least_score
 
     @property
     def title(self) -> str | None:
@@ -273,7 +303,7 @@ class Hits(Sequence[Hit]):
             scores = f"{hit.score:.3f}"
             if hit.match is not None:
                 scores += f"  match {hit.match:+.2f}"
-            lines.append(f"{hit.rank:3}  {scores}  {self._short_name(hit, encoding)}")
+            lines.append(f"{hit.rank:3}  {scores}  {self._short_name(hit, encoding)}  {hit.day}".rstrip())
             lines += [f"     {line}" for line in _weights_lines(hit, encoding)]
             if hit.copies:
                 lines.append(f"     {self.copies_line(hit)}")
@@ -400,7 +430,7 @@ def _table(hits: Hits) -> str:
         line = [str(hit.rank), f"{hit.score:.3f}"]
         if has_matches:
             line.append("–" if hit.match is None else f"{hit.match:+.2f}")
-        clip = hits.name_of(hit)[-500:]
+        clip = f"{hits.name_of(hit)[-500:]} {hit.day}"
         if hit.copies:
             clip += f" {hits.copies_line(hit)}"
         line.append(clip)

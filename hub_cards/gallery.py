@@ -109,18 +109,19 @@ def _named(rows: pa.Table, column: str, name_of: Any) -> pa.Table:
 
 
 def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
-    """Return the published details of files: why some could not be read, and everything about those published too."""
+    """Return the published details of files: why some could not be read, and of those published too all but where
+    they were recorded."""
     files = {}
     for path, file in gallery.files.items():
         # Without media only failures are published, for the card names them.
         if file.reason is None and not media:
             continue
         name = names.of_file(path)
-        file = replace(file, path=name)
+        file = replace(file, path=name, latitude=None, longitude=None)
         if file.reason is not None:
             file = replace(file, reason=names.shortened(file.reason))
         if not media or path not in names.files:
-            file = replace(file, size=0, mtime_ns=0, sha256="")
+            file = replace(file, size=0, mtime_ns=0, sha256="", recorded_ns=None)
         files.setdefault(name, file)
     return list(files.values())
 

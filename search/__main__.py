@@ -93,6 +93,8 @@ def query(config: QueryConfig) -> None:
     else:
         like = _like(searcher, config.like, load)
         results = [search(searcher, None, config.k, config.query_temperature, like=like, **options)]
+    if config.sort == "date":
+        results = [hits.newest_first() for hits in results]
     # Remarks go to stderr, so that hits can be piped.
     for remark in remarks_of(results):
         print_message(remark)
@@ -135,11 +137,13 @@ def _like(searcher: "Searcher", name: str, load: "Callable[[], QueryModel]") -> 
 
 def _as_json(hits: "Hits", config: QueryConfig) -> dict:
     """What `--json` prints for the answer to one query."""
+    from scalar_retrieval.gallery.store.rows import recording_of
+
     # Fields that only some queries have are left out of the others.
     rows = []
     for hit in hits:
         row = {**hit.place._asdict(), "rank": hit.rank, "clip_id": hit.clip_id, "score": hit.score}
-        row |= {"weights": hit.weights, "presence": hit.presence}
+        row |= {"weights": hit.weights, "presence": hit.presence, **recording_of(hit.record)}
         if config.rerank:
             row["match"] = hit.match
         if config.unique:
@@ -234,6 +238,13 @@ def info(config: InfoConfig) -> None:
     if least is not None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
         print_lines(f"least score of a match: {least['score']:.3g} ({fitted})")
+    # When files were recorded
+    extent = opened.extent
+    if extent.oldest is not None:
+        dates = f"dates: {extent.oldest.date()} to {extent.newest.date()}"
+        if extent.num_changed:
+            dates += f" (time of change only for {extent.num_changed} of {extent.num_files} files)"
+        print_lines(dates)
     # What could not be read
     print_lines(f"clips with an unreadable stream: {len(opened.problems())}")
     num_transcripts, num_with_words = Transcripts(config.gallery).count()

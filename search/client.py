@@ -25,6 +25,8 @@ _HIT = {
     "name": text,
     "start": (None, _SECONDS),
     "stop": (None, _SECONDS),
+    "date": (None, text),
+    "is_recorded": flag,
     "weights": (None, {...: number}),
     "presence": {...: flag},
     "said": (None, [_LINE]),
@@ -120,6 +122,7 @@ def ask(config: QueryConfig) -> list[dict[str, Any]]:
         "filter": {"paths": config.path, **conditions},
         "per_file": config.per_file,
         "unique": config.unique,
+        "sort": config.sort,
     }
     answers = []
     with closing(service.connection):
@@ -136,13 +139,16 @@ def lines_of(query: str, answer: dict[str, Any]) -> Sequence[str]:
     """The hits of an answer as lines for a terminal, not yet escaped by [`~scalar_retrieval.commands.texts.plain`]."""
     lines = [f"query: {query}"]
     for hit in answer["hits"]:
-        # Rank, score and name, and of a part of a file its times
+        # Rank, score and name, of a part of a file its times, and the day
         line = f"{hit['rank']:3}  {hit['score']:.3f}  {hit['name']}"
         if hit["start"] is not None:
             stop = "the end"
             if hit["stop"] is not None:
                 stop = _clock(hit["stop"])
             line += f" [{_clock(hit['start'])} to {stop}]"
+        if hit["date"] is not None:
+            known = "" if hit["is_recorded"] else "changed "
+            line += f"  {known}{hit['date'][:10]}"
         lines.append(line)
         # The weights of its modalities, its words that match, and its copies
         weights = hit["weights"] or {}

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from scalar_retrieval.commands.texts import plain
-from scalar_retrieval.gallery.decoding import IN_PART, LimitError, tolerant
+from scalar_retrieval.gallery.decoding import IN_PART, LimitError, date_in_name, tolerant
 from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.scenes import scene_windows
@@ -299,7 +299,12 @@ class _Update:
             texts = old.words()
             if texts.get("title") == title_of_name(old.path):
                 texts["title"] = title_of_name(path) or texts["title"]
-            yield old, replace(new, reason=old.reason, texts=as_json(texts))
+            # So is a date, if the new name has one; others are of its tags.
+            recorded = old.recorded_ns
+            if recorded == date_in_name(old.path):
+                recorded = date_in_name(path) or recorded
+            kept = {name: getattr(old, name) for name in ("reason", "latitude", "longitude")}
+            yield old, replace(new, texts=as_json(texts), recorded_ns=recorded, **kept)
 
     # Files to read ---------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from scalar_retrieval.gallery.store.described import (
     modalities_in,
     slices_of,
 )
+from scalar_retrieval.gallery.store.rows import MediaFile
 from scalar_retrieval.gallery.store.windows import Place, place_of_clip
 from scalar_retrieval.gallery.words.cues import subtitle_cues
 from scalar_retrieval.gallery.words.folding import folded
@@ -73,11 +74,12 @@ FACTS = {
     "_path": "text",
     "_seconds": "double precision",
     "_changed": "bigint",
+    "_recorded": "bigint",
     "_words": "text",
     "_all_words": "boolean",
 }
-"""What is known of a clip, other than its vectors; NULL where unknown. `_changed` is in microseconds from 1970, and
-`_words` as from [`~scalar_retrieval.gallery.words.folding.folded`]."""
+"""What is known of a clip, other than its vectors; NULL where unknown. `_changed` and `_recorded` are in
+microseconds from 1970, and `_words` as from [`~scalar_retrieval.gallery.words.folding.folded`]."""
 
 OWN_COLUMNS = {
     "_node": "text",
@@ -245,7 +247,7 @@ class Pushed:
         vectors = ", ".join(f"{send}({column})" for column in self.columns)
         return (
             "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest, array_dims(_gram)], 0) "
-            "# hash_array_extended(ARRAY[_id, _changed, _words_sum, _all_words::int], 1) "
+            "# hash_array_extended(ARRAY[_id, _changed, _recorded, _words_sum, _all_words::int], 1) "
             "# hash_array_extended(array_cat(_gram, ARRAY[]::float8[]), 2) # hash_array_extended(ARRAY[_seconds], 4) "
             f"# hash_array_extended(ARRAY[{vectors}], 3)"
         )
@@ -276,9 +278,10 @@ class Row:
         return self.facts[0]
 
     @property
-    def changed(self) -> int | None:
-        """The time of the last change of its file, in microseconds from 1970."""
-        return self.facts[3]
+    def record(self) -> MediaFile:
+        """What is known of its file: when it was changed and recorded, in whole microseconds."""
+        _, path, _, changed, recorded, *_ = self.facts
+        return MediaFile(path, 0, 1000 * (changed or 0), "", recorded_ns=None if recorded is None else 1000 * recorded)
 
     @property
     def place(self) -> Place:
@@ -290,16 +293,17 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class TableClip(StoredClip):
-    """A clip of a table; `changed` is the time of the last change of its file, in microseconds from 1970."""
-
-    changed: int | None = None
+    """A clip of a table; its record has only the times of its file."""
 
     @property
     def media(self) -> Path | None:
         """Its file, if it is on this machine and has not changed."""
+        if self.record is None or not self.record.mtime_ns:
+            return None
         path = Path(self.place.path)
+        changed = self.record.mtime_ns // 1000
         with suppress(OSError, ValueError):  # it is out of reach
-            if path.is_absolute() and path.is_file() and path.stat().st_mtime_ns // 1000 == self.changed:
+            if path.is_absolute() and path.is_file() and path.stat().st_mtime_ns // 1000 == changed:
                 return path
         return None
 
@@ -660,7 +664,8 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     if wanted.after is not None or wanted.before is not None:
         values["first"] = (wanted.after - _EPOCH) // _MICROSECOND if wanted.after else -_NEVER
         values["last"] = (wanted.before - _EPOCH) // _MICROSECOND if wanted.before else _NEVER
-        doubtful[DATE] = "_changed BETWEEN %(first)s AND %(last)s - 1", "_changed IS NULL"
+        date = "coalesce(_recorded, _changed)"
+        doubtful[DATE] = f"{date} BETWEEN %(first)s AND %(last)s - 1", f"{date} IS NULL"
     if wanted.words:
         values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
         met = "_words LIKE ALL(%(words)s::text[])"
@@ -756,7 +761,7 @@ class TableSearcher:
             row = found[name]
             embeds = torch.from_numpy(row.vectors.astype(np.float32))  # (M, D)
             mask = torch.from_numpy(row.mask)  # (M,)
-            clips.append(TableClip(name, row.place, embeds, mask, changed=row.changed))
+            clips.append(TableClip(name, row.place, embeds, mask, record=row.record))
         return clips
 
     def clip_named(self, name: str) -> str:
@@ -839,7 +844,8 @@ class _Ranking:
         weights = paired_weights(queries[best], embeds[best], seen[best], **weighing)
         found = [rows[place] for place in best]
         nothing = [()] * len(best)  # a table knows neither problems nor copies
-        texts = Texts([row.clip_id for row in found], [row.place for row in found], nothing, nothing)
+        names, places, records = ([getattr(row, name) for row in found] for name in ("clip_id", "place", "record"))
+        texts = Texts(names, places, nothing, nothing, records)
         reason = None if found else f"none of the clips in {self.table.name} matches the filters"
         return Hits(
             self.pushed.modalities,

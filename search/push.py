@@ -21,7 +21,7 @@ import pyarrow as pa
 from psycopg import sql
 from tqdm import tqdm
 
-from scalar_retrieval.gallery.filters import _NO_DATE
+from scalar_retrieval.gallery.filters import NO_DATE
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.columns import embeds_of, presence_of
 from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES, SLICES
@@ -112,7 +112,8 @@ def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
     """The clips of a gallery, in order, some at a time."""
     known = gallery.searcher.clip_facts
     words, are_all = gallery.searcher.clip_words.texts()
-    facts = zip(known.seconds.tolist(), known.changed.tolist(), words, are_all, strict=True)
+    times = [known.times(name).tolist() for name in ("mtime_ns", "recorded_ns")]
+    facts = zip(known.seconds.tolist(), *times, words, are_all, strict=True)
     for batch in gallery.clips.to_batches(_AT_ONCE):
         table = pa.Table.from_batches([batch])
         names = texts_of(table, "clip_id")
@@ -120,11 +121,12 @@ def batches_of(gallery: Gallery) -> Iterator[list[Row]]:
         presence = presence_of(table).numpy()  # (N, M)
         rows = []
         for name, place, vectors, mask in zip(names, gallery.places_of(names), embeds, presence, strict=True):
-            seconds, changed, said, has_all = next(facts)
+            seconds, *moments, said, has_all = next(facts)
             length = None if np.isnan(seconds) else seconds
-            date = None if changed == _NO_DATE else changed // 1000  # from nanoseconds to microseconds
+            # from nanoseconds to microseconds
+            changed, recorded = (None if moment == NO_DATE else moment // 1000 for moment in moments)
             said = said.replace("\0", "\ufffd")  # PostgreSQL has no NUL in texts
-            rows.append(Row((name, place.path, length, date, said, has_all), vectors, mask))
+            rows.append(Row((name, place.path, length, changed, recorded, said, has_all), vectors, mask))
         yield rows
 
 

@@ -23,7 +23,14 @@ import torch
 from PIL import Image
 
 from scalar_retrieval.commands.schema import check_value, count, flag, text
-from scalar_retrieval.gallery.decoding import LIGHT_MEMORY, Facts, Limits, num_processors, with_preview
+from scalar_retrieval.gallery.decoding import (
+    LIGHT_MEMORY,
+    Facts,
+    Limits,
+    date_in_name,
+    num_processors,
+    with_preview,
+)
 from scalar_retrieval.gallery.embedding import Embedded
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat, pieces_of
 from scalar_retrieval.gallery.store.rows import MediaFile, is_hash
@@ -173,6 +180,9 @@ _RECORD = {
     "sha256": is_hash,  # hashes become names of files
     "reason": (None, text),
     "texts": (None, text),
+    "recorded_ns": (None, _moment),
+    "latitude": (None, "[-90, 90]"),
+    "longitude": (None, "[-180, 180]"),
 }
 
 
@@ -384,7 +394,7 @@ class Reader:
         return {"texts": texts}
 
     def _examine(self, job: Job, file: _File) -> None:
-        """Hash a file, measure it, and make its transcripts, unless a list gives their text."""
+        """Hash a file, read its facts, and make its transcripts, unless a list gives their text."""
         file.record, file.is_lost = record_of(job.path, job.subtitle)
         if file.record.reason is not None:
             return
@@ -397,6 +407,12 @@ class Reader:
             file.facts = self.processor.reader.read_facts(job.path)
         except (OSError, ValueError) as error:
             file.error = error
+        # When and where it was recorded
+        latitude, longitude = file.facts.place or (None, None)
+        recorded = file.facts.recorded_ns
+        if recorded is None:
+            recorded = date_in_name(job.path)
+        file.record = replace(file.record, recorded_ns=recorded, latitude=latitude, longitude=longitude)
         # Words are recognised once per file, before its first window is read.
         for name, maker in self.makers.items():
             if name not in job.texts:

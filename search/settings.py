@@ -298,15 +298,23 @@ class QueryConfig:
     min_duration: Annotated[float | None, _filter(help="Minimum length of clips in seconds.")] = None
     max_duration: Annotated[float | None, _filter(help="Maximum length of clips in seconds.")] = None
     after: Annotated[
-        str | None, _filter(help="Only files changed at or after this UTC time: 2026-01-31 or 2026-01-31T18:00.")
+        str | None,
+        _filter(
+            help="Only files recorded at or after this UTC time: 2026-01-31 or 2026-01-31T18:00. The date is that of "
+            "the file's tags, else of its name, else of its last change."
+        ),
     ] = None
-    before: Annotated[str | None, _filter(help="Only files changed before this UTC time.")] = None
+    before: Annotated[str | None, _filter(help="Only files recorded before this UTC time.")] = None
     has: Annotated[Sequence[str], _filter(help="Modality that clips must have. Repeatable.")] = ()
     lacks: Annotated[Sequence[str], _filter(help="Modality that clips must lack. Repeatable.")] = ()
     per_file: Annotated[bool, _filter("--per-file", help="Show only the best window of each file.")] = False
     unique: Annotated[bool, _filter("--unique", help="Show identical files once, with the number of copies.")] = False
     model: Moved = None
-    k: Annotated[int, Option("-k", min=1, help="Number of hits per query.")] = 5
+    k: Annotated[int, Option("-k", "--k", min=1, help="Number of hits per query.")] = 5
+    sort: Annotated[
+        Literal["score", "date"],
+        Option(help="Order of the hits, which are always chosen by score; `date` shows the newest first."),
+    ] = "score"
     as_json: Annotated[bool, Option("--json", help="Print JSON, with full paths.")] = False
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from .pool import (
     tolerant,
     with_preview,
 )
-from .worker import PICTURE_FILES, Facts, LimitError, Limits
+from .worker import PICTURE_FILES, Facts, LimitError, Limits, date_in_name
 
 __all__ = [
     "IN_PART",
@@ -30,6 +30,7 @@ __all__ = [
     "Stop",
     "Stopped",
     "check_not_stopped",
+    "date_in_name",
     "num_processors",
     "room_beside_decoders",
     "sandboxed",

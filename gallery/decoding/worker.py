@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from itertools import chain
@@ -56,16 +57,38 @@ _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvide
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
 _LATE = 0.9  # of a file: where its end is looked for
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
+# In this order: QuickTime's own tag is the moment of recording in its time zone; `date` may be that of a publication.
+_DATE_TAGS = (
+    "com.apple.quicktime.creationdate",
+    "creation_time",
+    "date_recorded",
+    "creation_date",
+    "origination_date",
+    "date",
+)
+_PLACE_TAGS = ("com.apple.quicktime.location.iso6709", "location")
+_LONGEST_NAME = 200  # characters of a tag or a name that are looked at
+# A day, and a time after it: 2019-06-15 12.30.11, 20190615_123011, 20190615. It is no part of a longer number.
+_DAY = r"(?<!\d)((?:19|20)\d\d)([-:._/ ]?)(\d\d)\2(\d\d)"
+_TIME = r"(?:[ T_.-]| at )?([01]\d|2[0-3])[-:._]?([0-5]\d)(?:[-:._]?([0-5]\d)(?:[._]?\d{3})?)?"
+_MOMENT = re.compile(rf"{_DAY}(?:{_TIME})?(?!\d)")
+# ISO 6709: latitude and longitude, in degrees, which two digits each of minutes and of seconds may follow
+_COORDINATES = re.compile(r"([+-])(\d\d)(\d\d)?(\d\d)?(\.\d+)?([+-])(\d\d\d)(\d\d)?(\d\d)?(\.\d+)?")
+# What clocks show that were never set: the first day of the time of QuickTime, Unix and FAT.
+_FIRST_DAYS = ("1904-01-01", "1970-01-01", "1980-01-01")
 
 
 class Facts(NamedTuple):
-    """What the header of a file says: its title, the second at which each chapter begins and its title, in order, and
-    whether it has tracks of pictures and of sound, and anything in them. A title is `""` if there is none."""
+    """What the header of a file says: its title, the second at which each chapter begins and its title, in order,
+    whether it has tracks of pictures and of sound, and anything in them, and when (in nanoseconds from 1970) and where
+    (latitude and longitude in degrees) it was recorded. A title is `""` if there is none."""
 
     title: str
     chapters: list[tuple[float, str]]
     has_pictures: bool
     has_sound: bool
+    recorded_ns: int | None = None
+    place: tuple[float, float] | None = None
 
 
 class LimitError(MediaError):
@@ -310,9 +333,19 @@ class LimitedReader(MediaReader):
                 chapters.append((max(start, 0.0), _title_in(chapter["metadata"])))
             tracks = container.streams
             has_packets = any(packet.size for packet in demuxed(container, (*tracks.video, *tracks.audio)))
-            has_pictures = has_packets and bool(tracks.video)
-            has_sound = has_packets and bool(tracks.audio)
-            return Facts(_title_in(container.metadata), sorted(chapters), has_pictures, has_sound)
+            # Tags of the file come before those of its tracks, where Ogg has all of them.
+            tags = {}
+            for source in (*tracks, container):
+                for name, value in source.metadata.items():
+                    tags[name.lower()] = value
+            return Facts(
+                _title_in(container.metadata),
+                sorted(chapters),
+                has_packets and bool(tracks.video),
+                has_packets and bool(tracks.audio),
+                date_in_tags(tags),
+                place_in_tags(tags),
+            )
 
     def read_duration(self, path: AnyPath) -> float | None:
         """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_duration`]."""
@@ -460,6 +493,89 @@ def _title_in(tags: Mapping[str, str]) -> str:
     return ""
 
 
+# When and where a file was recorded ----------------------------------------------------------------------------------
+
+
+def nanoseconds_of(moment: datetime) -> int:
+    """Nanoseconds from 1970 to a moment, limited to 64 bits; the smallest such number is not used."""
+    most = 2**63 - 1
+    number = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    return min(max(number, -most), most)
+
+
+def _is_possible(moment: datetime) -> bool:
+    """Whether something can have been recorded then, as far as is known without a time zone."""
+    latest = datetime.now(UTC) + timedelta(days=1)
+    return 1900 <= moment.year and moment <= latest and str(moment.date()) not in _FIRST_DAYS
+
+
+def _moment_in(text: str) -> datetime | None:
+    """The first possible moment in a text, in UTC, which is also taken for its time zone."""
+    for year, _, month, day, *clock in _MOMENT.findall(text[:_LONGEST_NAME]):
+        hour, minute, second = (int(number or 0) for number in clock)
+        try:
+            moment = datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=UTC)
+        except ValueError:  # there is no such day
+            continue
+        if _is_possible(moment):
+            return moment
+    return None
+
+
+def date_in_name(path: AnyPath) -> int | None:
+    """The moment in the name of a file, such as VID_20190615_123011.mp4, as if it were in UTC, in nanoseconds from
+    1970; `None` without one."""
+    moment = _moment_in(os.path.basename(os.fspath(path)))
+    return None if moment is None else nanoseconds_of(moment)
+
+
+def date_in_tags(tags: Mapping[str, str]) -> int | None:
+    """
+    The moment of a recording in nanoseconds from 1970; `None` if no tag has a full date that is possible.
+
+    Args:
+        tags (`dict[str, str]`): by their names in lower case; a time without a zone is taken for UTC.
+    """
+    for name in _DATE_TAGS:
+        value = tags.get(name, "").strip()
+        # With its time zone, where it has one.
+        try:
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            moment = moment.astimezone(UTC)
+        except (OverflowError, ValueError):
+            moment = _moment_in(value)
+        if moment is not None and _is_possible(moment):
+            return nanoseconds_of(moment)
+    return None
+
+
+def place_in_tags(tags: Mapping[str, str]) -> tuple[float, float] | None:
+    """Latitude and longitude of a recording, in degrees; `None` if no tag has them. See [`date_in_tags`]."""
+    for name in _PLACE_TAGS:
+        match = _COORDINATES.match(tags.get(name, "").strip())
+        if match is None:
+            continue
+        place = []
+        for sign, degrees, minutes, seconds, fraction in (match.groups()[:5], match.groups()[5:]):
+            # The fraction belongs to the last number.
+            numbers = [number for number in (degrees, minutes, seconds) if number]
+            numbers[-1] += fraction or ""
+            angle = 0.0
+            for number in reversed(numbers):
+                angle = angle / 60 + float(number)
+            place.append(round(float(f"{sign}1") * angle, 6))
+        latitude, longitude = place
+        # 0, 0 is in the ocean: there was no reception.
+        if abs(latitude) <= 90 and abs(longitude) <= 180 and any(place):
+            return latitude, longitude
+    return None
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
 def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any]:
     """Handle a request; returns the kind of the answer, `result`, `error` or `memory`, and its content."""
 
@@ -556,4 +672,14 @@ def serve() -> None:
             send(*_handle(request, call))
 
 
-__all__ = ["PICTURE_FILES", "Facts", "LimitError", "LimitedReader", "Limits", "PictureReader", "serve"]
+__all__ = [
+    "PICTURE_FILES",
+    "Facts",
+    "LimitError",
+    "LimitedReader",
+    "Limits",
+    "PictureReader",
+    "date_in_name",
+    "nanoseconds_of",
+    "serve",
+]

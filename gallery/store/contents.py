@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .described import Described, NoClipError
+from .described import Described, Extent, NoClipError
 from .published import folder_of, media_of
-from .rows import FILES, MediaFile, check_hashes, lists_of, strings, texts_of, widths_of
+from .rows import FILES, MediaFile, check_hashes, lists_of, moment_of, strings, texts_of, widths_of
 from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
 from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
@@ -223,6 +223,21 @@ class Contents(Described):
         """The media files that were not read in full, with their reasons."""
         failed = self.file_rows.filter(pc.is_valid(self.file_rows.column("reason")))
         return list(_media_files(failed).values())
+
+    @cached_property
+    def extent(self) -> Extent:
+        """How much there is."""
+        paths = pc.unique(self.paths)
+        seconds = pc.sum(self.clips.column("seconds")).as_py()
+        # Files without clips are not counted, nor those of which no date is known.
+        files = self.file_rows
+        files = files.filter(pc.is_in(files.column("path"), value_set=paths))
+        dates = pc.coalesce(files.column("recorded_ns"), files.column("mtime_ns"))
+        is_known = dates.cast(pa.bool_())  # 0 is unknown; not by a comparison, see `problems`
+        ends = pc.min_max(dates.filter(is_known)).as_py()
+        num_changed = files.column("recorded_ns").filter(is_known).null_count
+        oldest, newest = (None if end is None else moment_of(end) for end in ends.values())
+        return Extent(len(paths), seconds, oldest, newest, num_changed)
 
     def own_media_of(self, place: Place, known: MediaFile | None) -> str | None:
         """

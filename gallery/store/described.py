@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
@@ -185,6 +187,25 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, widths: Mapping[str,
         raise ValueError(f"In the metadata of {where}: {error}") from error
 
 
+@dataclass(frozen=True)
+class Extent:
+    """
+    How much there is in a gallery, as far as it is known.
+
+    Args:
+        num_files (`int`, *optional*): files that have clips.
+        seconds (`float`, *optional*): how long these last.
+        oldest (`datetime`, *optional*), newest (`datetime`, *optional*): the dates of files.
+        num_changed (`int`): files of which it is only known when they were changed, not when they were recorded.
+    """
+
+    num_files: int | None = None
+    seconds: float | None = None
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    num_changed: int = 0
+
+
 class NoClipError(ValueError):
     """No clip of the gallery has this name."""
 
@@ -218,6 +239,11 @@ class Described:
         if widths:
             self.slices = slices_of(metadata, len(widths), max(widths.values()))
             _, self.dim = max(self.slices)
+
+    @property
+    def extent(self) -> Extent:
+        """How much there is; a table does not know it."""
+        return Extent()
 
     @property
     def model(self) -> str | None:
@@ -284,6 +310,7 @@ __all__ = [
     "SCALES",
     "SLICES",
     "Described",
+    "Extent",
     "NoClipError",
     "calibration_of",
     "check_metadata",

@@ -4,6 +4,7 @@ loads for a second."""
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,9 @@ FILES = pa.schema(
         "sha256": pa.string(),
         "reason": pa.string(),
         "texts": pa.string(),
+        "recorded_ns": pa.int64(),
+        "latitude": pa.float64(),
+        "longitude": pa.float64(),
     }
 )
 """The columns of the table of media files: the fields of [`MediaFile`]."""
@@ -28,16 +32,29 @@ CODES = "_codes"
 CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.store.codes.Codes`]."""
 
-_NULLABLE = ("seconds", "reason", "texts")
+_NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "latitude", "longitude")
 _NAMED = 10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"([0-9a-f]{64}([+-][0-9a-f]{64})?)?"
 
 
 @dataclass(frozen=True)
 class MediaFile:
-    """A file at the time it was read. `reason`: why the file, or a part of it, could not be read; `texts`: what is
-    known of it in words, such as its title or what a list said, as a JSON object by the names of modalities."""
+    """
+    A file at the time it was read.
+
+    Args:
+        path (`str`), size (`int`): of the file; the size in bytes, with that of its subtitle file.
+        mtime_ns (`int`): when it, or its subtitle file, was last changed, in nanoseconds from 1970; 0 if unknown.
+        sha256 (`str`): see [`~scalar_retrieval.gallery.store.file_state.clip_sha256`].
+        reason (`str`, *optional*): why the file, or a part of it, could not be read.
+        texts (`str`, *optional*): what is known of it in words, such as its title or what a list said, as a JSON
+            object by the names of modalities.
+        recorded_ns (`int`, *optional*): when it was recorded, according to its tags or its name, in nanoseconds from
+            1970.
+        latitude (`float`, *optional*), longitude (`float`, *optional*): where it was recorded, in degrees.
+    """
 
     path: str
     size: int
@@ -45,6 +62,23 @@ class MediaFile:
     sha256: str
     reason: str | None = None
     texts: str | None = None
+    recorded_ns: int | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+
+    @property
+    def date(self) -> datetime | None:
+        """When it was recorded, in UTC; if that is unknown, when it was last changed."""
+        if self.recorded_ns is None and not self.mtime_ns:
+            return None
+        return moment_of(self.mtime_ns if self.recorded_ns is None else self.recorded_ns)
+
+    @property
+    def place(self) -> tuple[float, float] | None:
+        """Where it was recorded: latitude and longitude in degrees."""
+        if self.latitude is None or self.longitude is None:
+            return None
+        return self.latitude, self.longitude
 
     def words(self) -> dict[str, str]:
         """What is known of it in words, by the names of modalities; a ValueError if that is not what is recorded."""
@@ -57,6 +91,20 @@ class MediaFile:
             what = str(error).rstrip(".")
             raise ValueError(f"The texts of the media file {self.path!r} are not as recorded: {what}.") from error
         return texts
+
+
+def moment_of(nanoseconds: int) -> datetime:
+    """A time of a record, in UTC and whole microseconds."""
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+
+
+def recording_of(file: MediaFile | None) -> dict[str, Any]:
+    """When and where a file was recorded, in the form of JSON: `date` in UTC; `is_recorded`, false if that is when it
+    was changed, as nothing else is known; and `place`, latitude and longitude in degrees."""
+    if file is None:
+        return {"date": None, "is_recorded": False, "place": None}
+    date = None if file.date is None else file.date.isoformat()
+    return {"date": date, "is_recorded": file.recorded_ns is not None, "place": file.place}
 
 
 def abbreviated(names: Sequence[Any]) -> str:
@@ -173,6 +221,8 @@ __all__ = [
     "is_hash",
     "lists_of",
     "modalities_of",
+    "moment_of",
+    "recording_of",
     "strings",
     "texts_of",
     "widths_of",

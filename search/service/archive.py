@@ -19,6 +19,7 @@ from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
 from scalar_retrieval.gallery.searcher import Searcher, Selection, StoredClip
 from scalar_retrieval.gallery.searching import check_supported, search
 from scalar_retrieval.gallery.store.described import LIMITS
+from scalar_retrieval.gallery.store.rows import recording_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.cues import may_have_words
 from scalar_retrieval.modeling_scalar.scores_scalar import find_method
@@ -160,6 +161,8 @@ class Archive:
             note = self._why_none(hits, asked)
         elif hits.matches_well is False:
             note = NOTHING_MATCHES
+        if asked.sort == "date":
+            hits = hits.newest_first()
         clips = searcher.clips(hits.clip_ids)
         answer = SearchAnswer(
             hits=self._results(hits, clips, asked.per_file),
@@ -286,6 +289,7 @@ class Archive:
             kind=kind,
             heard=hit.presence.get("subtitle", False) and clip.subtitle is not None,
             copies=[_name_of(copy, root) for copy in copies],
+            **recording_of(clip.record),
             **urls,
         )
 
@@ -307,9 +311,14 @@ class Archive:
                 name = os.path.basename(os.path.normpath(name))
             names.append(name)
         model = "+".join(names) or None
+        extent = described.extent
         return About(
             name=self.name,
             num_clips=num_clips,
+            num_files=extent.num_files,
+            duration=extent.seconds,
+            oldest=extent.oldest,
+            newest=extent.newest,
             share=share,
             heard=counts.get("speech", 0) / max(1, num_clips),
             model=model and plain(model, "utf-8"),

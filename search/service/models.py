@@ -1,6 +1,7 @@
 """The requests and responses of the HTTP API."""
 
 import re
+from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -47,9 +48,11 @@ class ClipFilter(Strict):
     min_duration: float | None = Field(None, ge=0, le=1e9, description="Seconds, for a window its own length.")
     max_duration: float | None = Field(None, ge=0, le=1e9)
     after: _Moment = Field(
-        None, description="Its file was changed then or later: `2026-01-31`, `2026-01-31T18:00`; UTC without a zone."
+        None,
+        description="Its file was recorded, or if that is unknown, changed then or later: `2026-01-31`, "
+        "`2026-01-31T18:00`; UTC without a zone.",
     )
-    before: _Moment = Field(None, description="Its file was changed before this time.")
+    before: _Moment = Field(None, description="Its file was recorded, or changed, before this time.")
     has: _Modalities = Field([], description="Modalities that it must have.")
     lacks: _Modalities = Field([], description="Modalities that it must not have.")
     words: list[Annotated[_Text, Field(min_length=1, max_length=500)]] = Field(
@@ -103,6 +106,9 @@ class SearchOptions(ClipOptions):
     modalities: Modalities | None = Field(
         None, description="Modalities to search in, by default all; clips that have none of them are no hits."
     )
+    sort: Literal["score", "date"] = Field(
+        "score", description="Order of the hits, which are always chosen by score; `date`: newest first."
+    )
 
 
 class SearchRequest(SearchOptions):
@@ -142,6 +148,9 @@ class ClipResult(BaseModel):
     problems: list[str] = Field(description="What could not be read when it was embedded, and counts as absent.")
     start: float | None = Field(description="Start of a window of a longer file, in seconds.")
     stop: float | None = Field(description="End of a window; none if it ends with the file.")
+    date: str | None = Field(description="When its file was recorded, in UTC.")
+    is_recorded: bool = Field(description="Whether that is so; else the date is that of the file's last change.")
+    place: tuple[float, float] | None = Field(description="Where it was recorded: latitude, longitude in degrees.")
     kind: Kind | None = Field(description="How to play it; none if there is no playable file.")
     media: str | None = Field(description="URL of the media file.")
     captions: str | None = Field(description="URL of its subtitles as WebVTT, if any.")
@@ -193,7 +202,7 @@ class Listing(BaseModel):
 
 
 class SearchAnswer(Listing):
-    """The clips found, best first."""
+    """The clips found, best first, or newest first."""
 
     query_temperature: float | Literal["inf"] = Field(description="Temperature of the modality weights.")
     num_scored: int = Field(description="Number of clips scored in full; the others are proved to be no better.")
@@ -208,6 +217,10 @@ class About(BaseModel):
 
     name: str
     num_clips: int
+    num_files: int | None = Field(description="Number of files that have clips, if known.")
+    duration: float | None = Field(description="Seconds that these last, as far as it is known.")
+    oldest: datetime | None = Field(description="When the oldest file was recorded, or changed, if any date is known.")
+    newest: datetime | None = Field(description="When the newest one was.")
     share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
     heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
     model: str | None

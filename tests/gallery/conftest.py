@@ -58,7 +58,7 @@ def hits_of(hits, modalities=None, **facts):
     hits = list(hits)
     modalities = modalities or tuple(hits[0].presence)
     places = [hit.place or Place(hit.clip_id) for hit in hits]
-    columns = ([getattr(hit, name) for hit in hits] for name in ("problems", "copies"))
+    columns = ([getattr(hit, name) for hit in hits] for name in ("problems", "copies", "record"))
     texts = Texts([hit.clip_id for hit in hits], places, *columns)
     if hits and hits[0].weights is not None:
         facts["weights"] = torch.tensor([[hit.weights[name] for name in modalities] for hit in hits])

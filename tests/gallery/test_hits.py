@@ -83,7 +83,7 @@ def test_remarks_are_reported_once_for_all_queries():
     assert remarks_of(results) == [
         'No hits for "it\'s": the filter leaves none of the 1000 clips.',
         "1 clip was left out because it is not known how long they last.",
-        "1,200 clips were left out because it is not known when their files were changed.",
+        "1,200 clips were left out because it is not known when their files were recorded or changed.",
         "A note.",
         "Exact among 1,000 clips: 20 scored in full, the others proved to be below the best.",
     ]

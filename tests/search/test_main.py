@@ -23,6 +23,7 @@ from tests.search.serving import WordModel, WordProcessor
 from tests.search.test_indexing import make_fail
 from tests.search.test_sources import make_unlistable
 
+NEW_YEAR = 1_577_836_800  # 2020, in seconds from 1970
 SEEDS = [zlib.crc32(name.encode()) for name in MODALITIES]  # of queries, as the processor has them
 
 
@@ -51,6 +52,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "clips" / "[red]" / "dog [bold]1.mp4").write_text("video audio")
     (tmp_path / "clips" / "cat.mp4").write_text("audio")
     (tmp_path / "clips" / "empty.mp4").touch()
+    for path in (tmp_path / "clips").rglob("*.mp4"):
+        os.utime(path, (0, NEW_YEAR))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -217,14 +220,14 @@ def test_query_prints_rank_score_name_and_weights(place):
     # e / (e + 1) = 0.731 for the modality that is asked for; e / sqrt(e^2 + 1) = 0.939 is the score of Eq. 4
     assert lines == [
         "query: video",
-        "  1  0.939  [red]/dog [bold]1.mp4",
+        "  1  0.939  [red]/dog [bold]1.mp4  changed 2020-01-01",
         "     video ██████░░ 0.73  audio ██░░░░░░ 0.27  subtitle – absent",
-        "  2  0.000  cat.mp4",
+        "  2  0.000  cat.mp4  changed 2020-01-01",
         "     video – absent  audio ████████ 1.00  subtitle – absent",
         "query: audio",
-        "  1  1.000  cat.mp4",
+        "  1  1.000  cat.mp4  changed 2020-01-01",
         "     video – absent  audio ████████ 1.00  subtitle – absent",
-        "  2  0.939  [red]/dog [bold]1.mp4",
+        "  2  0.939  [red]/dog [bold]1.mp4  changed 2020-01-01",
         "     video ██░░░░░░ 0.27  audio ██████░░ 0.73  subtitle – absent",
     ]
 
@@ -233,7 +236,7 @@ def test_only_the_modalities_named_are_searched_and_a_query_temperature_is_taken
     index()
     lines = run("query", "gallery", "audio", "--modalities", "video, subtitle").stdout.splitlines()
     assert lines[1:] == [
-        "  1  0.000  [red]/dog [bold]1.mp4",
+        "  1  0.000  [red]/dog [bold]1.mp4  changed 2020-01-01",
         "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent",
     ]
     lines = run("query", "gallery", "video", "-k", "1", "--query-temperature", "inf").stdout.splitlines()
@@ -253,7 +256,11 @@ def test_a_long_name_is_cut_and_the_json_is_not(place):
     (place / "clips" / "cat.mp4").rename(place / "clips" / name)
     index()
     (line,) = [line for line in run("query", "gallery", "audio").stdout.splitlines() if "-end" in line]
-    assert line.split()[2].startswith("…x") and line.endswith("-end.mp4") and len(line.split()[2]) == 72
+    assert (
+        line.split()[2].startswith("…x")
+        and line.endswith("-end.mp4  changed 2020-01-01")
+        and len(line.split()[2]) == 72
+    )
     (first,) = json.loads(run("query", "gallery", "audio", "--json").stdout)
     assert first["query"] == "audio" and first["hits"][0]["path"] == str(place / "clips" / name)
 
@@ -359,7 +366,9 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
 
     def found(*options):
         result = run("query", "gallery", "audio", *options)
-        return [line.split(maxsplit=2)[2] for line in result.stdout.splitlines()[1::2]], result.stderr
+        return [
+            line.split(maxsplit=2)[2].rpartition("  changed")[0] for line in result.stdout.splitlines()[1::2]
+        ], result.stderr
 
     dog, cat = "[red]/dog [bold]1.mp4", "cat.mp4"
     for options, expected in (
@@ -377,6 +386,25 @@ def test_filters_limit_what_is_found_and_say_how_many(place):
     assert reported.startswith(f"No hits for 'audio': the filter leaves none of the 2 clips in {place}/gallery")
     names, reported = found("--min-duration", "1")
     assert names == [] and "2 clips were left out because it is not known how long they last." in reported
+
+
+def test_hits_show_their_dates_and_can_be_sorted_by_them_and_info_counts_times_of_change(place):
+    os.rename("clips/cat.mp4", "clips/VID_20190615_123011.mp4")
+    index()
+    newest, oldest = [("changed 2020-01-01", False), ("2019-06-15", True)]
+    lines = run("query", "gallery", "audio").stdout.splitlines()
+    assert [line.rpartition(".mp4  ")[2] for line in lines[1::2]] == [oldest[0], newest[0]]
+    result = run("query", "gallery", "audio", "--sort", "date", "--k", 2)
+    lines = result.stdout.splitlines()
+    assert [line.rpartition(".mp4  ")[2] for line in lines[1::2]] == [newest[0], oldest[0]]
+    assert "Hits were chosen by score, then sorted by date, newest first." in result.stderr
+    # Only the best hit by score is sorted.
+    assert "VID_" in run("query", "gallery", "audio", "--sort", "date", "-k", 1).stdout
+    (answer,) = json.loads(run("query", "gallery", "audio", "--json", "--before", "2019-06-16").stdout)
+    (hit,) = answer["hits"]
+    assert (hit["date"], hit["is_recorded"], hit["place"]) == ("2019-06-15T12:30:11+00:00", True, None)
+    dates = "dates: 2019-06-15 to 2020-01-01 (time of change only for 1 of 2 files)"
+    assert dates in run("info", "gallery").stdout.splitlines()
 
 
 def test_clips_like_a_file_of_another_place_are_found(place):
@@ -408,7 +436,10 @@ def test_clips_like_one_are_found_without_the_model(place):
     (place / "model" / "model.safetensors").unlink()
     lines = run("query", "gallery", "--like", "cat.mp4").stdout.splitlines()
     # cat is a sound: for the picture, which it lacks, its sound is the query, too
-    assert lines[:2] == ["like: " + str(place / "clips" / "cat.mp4"), "  1  0.939  [red]/dog [bold]1.mp4"]
+    assert lines[:2] == [
+        "like: " + str(place / "clips" / "cat.mp4"),
+        "  1  0.939  [red]/dog [bold]1.mp4  changed 2020-01-01",
+    ]
     (reported,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
     assert reported["like"] == "clips/cat.mp4" and [hit["rank"] for hit in reported["hits"]] == [1]
     assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr

@@ -172,7 +172,7 @@ def test_the_schema_describes_every_answer(client):
         for call in path.values():
             assert call["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
-    assert {"query", "k", "query_temperature", "modalities", "filter", "per_file", "unique", "within"} == set(
+    assert {"query", "k", "query_temperature", "modalities", "filter", "per_file", "unique", "within", "sort"} == set(
         types["SearchRequest"]
     )
     assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(
