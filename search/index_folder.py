@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
-from scalar_retrieval.gallery.store.described import LIMITS, reading_of, scale_lines
+from scalar_retrieval.gallery.store.described import ADVICE, LIMITS, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
@@ -430,7 +430,7 @@ def index(
         writer = held.enter_context(GalleryWriter(output, dtype or "float16"))
         if not writer.metadata:
             if is_light(model):
-                say(LIMITS[model])
+                say(f"{LIMITS[model]} {ADVICE[model]}")
             kinds = set(map(kind_of, loaded.model.config.modalities))
             lacking = sorted(_KINDS[kind] for kind in _KINDS.keys() - kinds)
             if lacking:

@@ -25,11 +25,15 @@ subtitles"`; see `scalar_retrieval.gallery.scales`."""
 
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
-    "reads 16 languages (ar de en es fr it ja ko nl pl pt ru th tr zh zh-TW). "
-    "For more: scalar index FOLDER --output NEW_GALLERY --model "
-    "openai/clip-vit-base-patch32+laion/clap-htsat-unfused+sentence-transformers/all-MiniLM-L6-v2"
+    "reads 16 languages (ar de en es fr it ja ko nl pl pt ru th tr zh zh-TW)."
 }
 """What models find, if that is less than one would expect, by their names."""
+
+ADVICE = {
+    "light": "For more: scalar index FOLDER --output NEW_GALLERY --model "
+    "openai/clip-vit-base-patch32+laion/clap-htsat-unfused+sentence-transformers/all-MiniLM-L6-v2"
+}
+"""What finds more than such models."""
 
 SLICES = "modality_slices"
 """The metadata entry with the slice of a query's components that the vectors of each modality have."""
@@ -304,6 +308,7 @@ class Described:
 
 
 __all__ = [
+    "ADVICE",
     "LEAST_SCORE",
     "LIMITS",
     "MODALITIES",

@@ -18,7 +18,7 @@ from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
 from scalar_retrieval.gallery.searcher import Searcher, Selection, StoredClip
 from scalar_retrieval.gallery.searching import check_supported, search
-from scalar_retrieval.gallery.store.described import LIMITS
+from scalar_retrieval.gallery.store.described import ADVICE, LIMITS
 from scalar_retrieval.gallery.store.rows import recording_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.cues import may_have_words
@@ -323,6 +323,7 @@ class Archive:
             heard=counts.get("speech", 0) / max(1, num_clips),
             model=model and plain(model, "utf-8"),
             limits=LIMITS.get(described.model),
+            advice=ADVICE.get(described.model),
             method=self.method,
             has_query_temperature=find_method(self.method, described.modalities).weights == "query",
             query_temperature=_as_json(described.query_temperature),

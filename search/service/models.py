@@ -225,6 +225,7 @@ class About(BaseModel):
     heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
     model: str | None
     limits: str | None = Field(description="What its model finds, if that is less than one would expect.")
+    advice: str | None = Field(description="What finds more, for whoever runs the service.")
     method: str = Field(description="The score.")
     has_query_temperature: bool = Field(description="Whether the score weighs modalities by the query.")
     query_temperature: float | Literal["inf"] = Field(description="The default temperature of the gallery.")

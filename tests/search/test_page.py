@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.search.service.app import PAGE
 from tests.colours import least_difference
@@ -108,15 +109,24 @@ def reported(hit, on=SIX):
     for name, label in ((name, SIX[name]) for name in hit["presence"]):
         if hit["presence"][name]:
             lines.append(f"{label} {hit['weights'][name] * 100:.0f} %" if name in on else f"{label} not used")
+    return lines
+
+
+def absent(hit):
+    """What the page says of what a hit lacks."""
     missing = [SIX[name].lower() for name in hit["presence"] if not hit["presence"][name]]
-    return [*lines, f"no {', '.join(missing)}"] if missing else lines
+    return f"Absent: {', '.join(missing)}" if missing else ""
 
 
 def check(page, hits, on=SIX):
     assert shown(page) == [hit["name"] for hit in hits]
     assert page.locator(".hit .rank").all_inner_texts() == [str(hit["rank"]) for hit in hits]
-    assert page.locator(".hit .score").all_inner_texts() == [f"{hit['score']:.3f}" for hit in hits]
     for card, hit in zip(page.locator(".hit").all(), hits, strict=True):
+        why = card.locator(".why")
+        assert not why.locator(".score").is_visible()  # until it is asked for
+        why.evaluate("why => { why.open = true; }")  # a click would move the focus
+        assert why.locator(".score").inner_text() == f"{hit['score']:.3f}"
+        assert why.locator(".lacking").inner_text() == absent(hit)
         assert card.locator(".weights li:visible").all_inner_texts() == reported(hit, on)
         mark = "scale => parseFloat(scale.firstChild.style.left) * scale.clientWidth / 100"
         width = card.locator(".scale").evaluate("scale => scale.clientWidth")  # from -1 to 1, 0 in the middle
@@ -127,6 +137,7 @@ def check(page, hits, on=SIX):
                 "piece => piece.getBoundingClientRect().width"
             )
             assert width == pytest.approx(whole * weight, abs=6)  # gaps are between the pieces
+        why.evaluate("why => { why.open = false; }")
 
 
 def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
@@ -299,8 +310,8 @@ def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
         assert page.evaluate(at) == 0
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.id") == "query"
-        page.keyboard.type("a/b")
-        assert page.get_by_label("What are you looking for?").input_value() == "a/b"
+        page.keyboard.type("/a/b")
+        assert page.get_by_label("What are you looking for?").input_value() == "/a/b"
 
 
 @pytest.mark.slow
@@ -445,11 +456,45 @@ def test_the_middle_of_a_long_name_is_cut_out_and_the_whole_name_is_its_title(op
 
 
 @pytest.mark.slow
+def test_hits_show_when_and_where_they_were_recorded_and_can_be_sorted(open_page, tmp_path):
+    with served(tmp_path) as (address, app):
+        days = {"dog.webm": "2019-06-15", "cat.webm": "2025-01-31", "silent.webm": None}
+        files = Gallery.open(tmp_path / "gallery").files
+        with GalleryWriter(tmp_path / "gallery") as writer:
+            for path, file in files.items():
+                day = days.get(Path(path).name)
+                moment = None if day is None else int(datetime.fromisoformat(f"{day}T23:00Z").timestamp()) * 10**9
+                place = {"latitude": 48.1374, "longitude": 11.5755} if day == "2019-06-15" else {}
+                writer.put_files([replace(file, mtime_ns=86_400 * 10**9, recorded_ns=moment, **place)])
+            writer.commit()
+        page = open_page(address, timezone_id="Asia/Tokyo")
+        ask(page, "a dog")
+        found = {}
+        for card in page.locator(".hit").all():
+            found[card.locator(".name").inner_text()] = card.locator(".when").inner_text()
+        assert found["dog.webm"] == "15 Jun 2019 · 48.1374, 11.5755"
+        assert found["cat.webm"] == "31 Jan 2025" and found["silent.webm"] == "changed 2 Jan 1970"
+        page.get_by_text("About this gallery").click()
+        assert "5 files, 5 clips" in page.locator("#counts").inner_text()
+        assert "2 Jan 1970 to 31 Jan 2025;" in page.locator("#counts").inner_text()
+        open_settings(page)
+        page.get_by_label("Order").select_option("Newest first")
+        settled(page)
+        assert shown(page)[:2] == ["cat.webm", "dog.webm"]
+        page.locator(".why > summary").first.press("Enter")
+        assert page.locator(".score").first.is_visible()
+        page.reload()
+        settled(page)
+        check(page, app.ask(query="a dog", sort="date"))
+
+
+@pytest.mark.slow
 def test_a_small_model_says_in_the_header_what_it_does_not_find(open_page, tmp_path):
     with served(tmp_path, metadata={"model": "light"}) as (address, _):
         page = open_page(address)
         settled(page)
         assert "no actions, colours or people" in page.locator("header").inner_text()
+        assert "scalar index FOLDER" in page.locator("header").inner_text()  # on this machine
         page.get_by_text("About this gallery").click()
         assert "80 % with picture" in page.locator("header").inner_text()
 
@@ -495,8 +540,8 @@ def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
         page.get_by_label("First day").fill("2026-01-31")
         page.get_by_label("Last day").fill("2026-01-31")
         page.get_by_text("The filters leave none of the 5 clips.").wait_for()  # all were changed today
-        wanted = asked[-1].post_data_json["filter"]  # days of whoever looks at the page
-        assert (wanted["after"], wanted["before"]) == ("2026-01-30T15:00:00.000Z", "2026-01-31T15:00:00.000Z")
+        wanted = asked[-1].post_data_json["filter"]  # days in UTC, as dates are shown, wherever the page is looked at
+        assert (wanted["after"], wanted["before"]) == ("2026-01-31T00:00:00.000Z", "2026-02-01T00:00:00.000Z")
         page.get_by_label("Minimum, seconds").fill("9")
         page.get_by_label("Maximum, seconds").fill("2")
         page.get_by_text("No clip lasts at least 9 and at most 2 seconds. Swap them?").wait_for()
@@ -522,14 +567,14 @@ def test_a_file_of_many_windows_does_not_crowd_out_others(open_page, tmp_path):
             card.locator(".windows h3").first.inner_text() == f"0:{best[0]['start']:02.0f}–0:{best[0]['stop']:02.0f}"
         )
         numbers = card.locator(".windows .score")
-        assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best[:10]]
+        assert numbers.all_text_contents() == [f"{hit['score']:.3f}" for hit in best[:10]]
         card.get_by_role("button", name="More windows").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 12")
         assert not card.get_by_role("button", name="More windows").is_visible()
         page.get_by_label("Query temperature", exact=True).press("Home")  # they follow what is asked for
         settled(page)
         best = [hit for hit in app.ask(query="a dog", k=13, query_temperature=0.001) if hit["name"] == "talk.webm"]
-        assert numbers.all_inner_texts() == [f"{hit['score']:.3f}" for hit in best]
+        assert numbers.all_text_contents() == [f"{hit['score']:.3f}" for hit in best]
         card.get_by_role("button", name="Hide the windows of talk.webm").click()
         wait(page, "document.querySelectorAll('.windows .hit').length == 0")
         page.get_by_label("Show each file once").uncheck()
