@@ -27,16 +27,23 @@ TEMPERATURES = (0.001, 0.03, 0.1, 1.0, math.inf)
 
 @dataclass(frozen=True)
 class Clip:
-    """A clip, its vectors as they are stored, and what is known of it: `changed` in nanoseconds from 1970, `said`,
-    `None` if that is not known, the `file` if it is a window of one, the clip whose file has the same content."""
+    """A clip, its vectors as they are stored, and what is known of it: when its file was `changed` and `recorded` in
+    nanoseconds from 1970, `said`, `None` if that is not known, the `file` if it is a window of one, the clip whose
+    file has the same content."""
 
     name: str
     vectors: dict[str, np.ndarray]
     seconds: float | None = None
     changed: int | None = None
+    recorded: int | None = None
     said: str | None = ""
     file: str | None = None
     copy_of: str | None = None
+
+    @property
+    def date(self):
+        """When its file was recorded, or if that is unknown, changed."""
+        return self.changed if self.recorded is None else self.recorded
 
     @property
     def sha256(self):
@@ -74,7 +81,10 @@ class Made:
         embeds = [[clip.vectors.get(name, zero) for name in self.modalities] for clip in new]
         noted = [clip for clip in new if clip.changed is not None]
         files = {
-            clip.file or clip.name: MediaFile(clip.file or clip.name, 1, clip.changed, clip.sha256) for clip in noted
+            clip.file or clip.name: MediaFile(
+                clip.file or clip.name, 1, clip.changed, clip.sha256, recorded_ns=clip.recorded
+            )
+            for clip in noted
         }
         with GalleryWriter(folder, self.dtype) as writer:
             calibration = {"modality_scale": self.scale, "modality_offset": self.offset}
@@ -203,7 +213,7 @@ def fulfils(clip, wanted, fits_path=lambda name: True):
     fits &= not any(name in clip.vectors for name in wanted.get("lacks", ()))
     for value, what, (least, most), is_within in (
         (clip.seconds, "duration", ("min_duration", "max_duration"), lambda value, most: value <= most),
-        (clip.changed, "date", ("after", "before"), lambda value, most: value < most),
+        (clip.date, "date", ("after", "before"), lambda value, most: value < most),
     ):
         limits = [wanted.get(name) for name in (least, most)]
         limits = [nanoseconds(limit) if isinstance(limit, str) else limit for limit in limits]
@@ -312,7 +322,8 @@ def make_facts():
     """Clips of which facts are known, at and around limits, and of which they are not."""
     clips = []
     for number, clip in enumerate(make_clips(seed=3, kinds=("random",), count=70)[:70]):
-        changed = (-DAY, -DAY - 1, -1)[number] if number < 3 else number * DAY + number % 3 * 999
+        date = (-DAY, -DAY - 1, -1)[number] if number < 3 else number * DAY + number % 3 * 999
+        changed, recorded = (10_000 * DAY, date) if number % 4 == 1 else (date, None)
         is_noted, said = number not in (33, 34), ("karin sees a good dog", "a dog good for karin", "good")[number % 3]
         if "subtitle" not in clip.vectors:
             said = ""
@@ -320,7 +331,8 @@ def make_facts():
             said = None
         name = f"/clips/{'ab'[number % 2]}/{number}.{('mp4', 'mkv')[number % 3 == 2]}"
         seconds = None if number % 10 == 9 else float(number)
-        clips.append(replace(clip, name=name, seconds=seconds, changed=changed if is_noted else None, said=said))
+        times = {"changed": changed, "recorded": recorded} if is_noted else {}
+        clips.append(replace(clip, name=name, seconds=seconds, said=said, **times))
     return Made(clips)
 
 
