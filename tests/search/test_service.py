@@ -156,9 +156,10 @@ def test_a_model_may_score_by_any_modality_of_the_gallery(tmp_path, monkeypatch)
 def test_a_gallery_of_a_small_model_says_what_it_does_not_find(tmp_path):
     write_gallery(tmp_path, model="light")
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        limits = client.get("/api/gallery").json()["limits"]
+        about = client.get("/api/gallery").json()
+    limits = about["limits"]
     assert "a thousand kinds of things" in limits and "no actions, colours or people" in limits
-    assert "--model openai/clip-vit-base-patch32+laion" in limits
+    assert "--model openai/clip-vit-base-patch32+laion" in about["advice"] and "--model" not in limits
 
 
 def test_the_schema_describes_every_answer(client):
