@@ -36,7 +36,8 @@ _INSTRUCTIONS = (
 class SearchArguments(Strict):
     """Find the moments that best match a text, with the weight of each modality, such as picture or sound, and the
     words that best match it (`said`; null if `get_moment` has them). `matches_well` is whether the best one scores as
-    relevant ones do; null if not calibrated. `unknown` counts the clips left out as a filtered value is unknown."""
+    relevant ones do; null if not calibrated. `unknown` counts the clips left out as a filtered value is unknown.
+    `date` is that of the recording; unless `is_recorded`, of the last change. `place` is latitude and longitude."""
 
     query: str = Field(
         min_length=1,
@@ -58,7 +59,9 @@ class MomentArguments(Strict):
 
 # The fields of the service's answers that an assistant gets.
 _OF_LINE = {"start", "stop", "text"}
-_OF_MOMENT: dict[str, Any] = dict.fromkeys(("key", "name", "start", "stop", "presence"), True)
+_OF_MOMENT: dict[str, Any] = dict.fromkeys(
+    ("key", "name", "start", "stop", "date", "is_recorded", "place", "presence"), True
+)
 _OF_MOMENT["said"] = {"__all__": _OF_LINE}
 _OF_HIT = _OF_MOMENT | {"score": True, "weights": True}
 _OF_ANSWER: dict[str, Any] = dict.fromkeys(("num_clips", "num_allowed", "unknown", "matches_well", "note"), True)

@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,8 +202,11 @@ def dated(tmp_path_factory):
     with GalleryWriter(folder / "gallery") as writer:
         writer.forget_files(ids[-1:])
         days = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]
-        files = zip(ids, days, strict=False)
-        writer.put_files([MediaFile(name, 1, int(day.timestamp() * 1e9), "0" * 64) for name, day in files])
+        times = [int(day.timestamp() * 1e9) for day in days]
+        files = [MediaFile(name, 1, time, "0" * 64) for name, time in zip(ids, times, strict=False)]
+        # One was recorded somewhere, and changed later.
+        files[1] = replace(files[1], mtime_ns=times[3], recorded_ns=times[1], latitude=48.1374, longitude=11.5755)
+        writer.put_files(files)
         writer.commit()
     with TestClient(make_app(folder), ADDRESS) as client:
         yield client
@@ -224,6 +228,20 @@ def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
     first = search(dated)["hits"][0]
     like = dated.post("/api/like", json={"key": first["key"], "filter": wanted}).json()
     assert {hit["name"] for hit in like["hits"]} == names - {first["name"]}
+
+
+def test_hits_have_the_date_and_the_place_of_their_recording_and_can_be_sorted(dated):
+    hits = search(dated, sort="date")["hits"]
+    recordings = [(hit["name"], hit["date"], hit["is_recorded"], hit["place"]) for hit in hits]
+    assert recordings[:3] == [
+        ("bell.wav", "2026-01-04T00:00:00+00:00", False, None),
+        ("silent.webm", "2026-01-03T00:00:00+00:00", False, None),
+        ("cat.webm", "2026-01-02T00:00:00+00:00", True, [48.1374, 11.5755]),
+    ]
+    assert recordings[4][1:] == (None, False, None) and [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+    about = dated.get("/api/gallery").json()
+    assert (about["num_files"], about["oldest"]) == (5, "2026-01-01T00:00:00Z")
+    assert about["newest"] == "2026-01-04T00:00:00Z"
 
 
 def test_a_filter_that_leaves_nothing_says_so(client):
