@@ -117,7 +117,7 @@ def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[Media
         if file.reason is None and not media:
             continue
         name = names.of_file(path)
-        file = replace(file, path=name, latitude=None, longitude=None)
+        file = replace(file, path=name, place=None)
         if file.reason is not None:
             file = replace(file, reason=names.shortened(file.reason))
         if not media or path not in names.files:

@@ -303,8 +303,8 @@ class _Update:
             recorded = old.recorded_ns
             if recorded == date_in_name(old.path):
                 recorded = date_in_name(path) or recorded
-            kept = {name: getattr(old, name) for name in ("reason", "latitude", "longitude")}
-            yield old, replace(new, texts=as_json(texts), recorded_ns=recorded, **kept)
+            texts = as_json(texts)
+            yield old, replace(new, reason=old.reason, texts=texts, recorded_ns=recorded, place=old.place)
 
     # Files to read ---------------------------------------------------------------------------------------------------
 

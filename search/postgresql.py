@@ -844,8 +844,8 @@ class _Ranking:
         weights = paired_weights(queries[best], embeds[best], seen[best], **weighing)
         found = [rows[place] for place in best]
         nothing = [()] * len(best)  # a table knows neither problems nor copies
-        names, places, records = ([getattr(row, name) for row in found] for name in ("clip_id", "place", "record"))
-        texts = Texts(names, places, nothing, nothing, records)
+        names = [row.clip_id for row in found]
+        texts = Texts(names, [row.place for row in found], nothing, nothing, [row.record for row in found])
         reason = None if found else f"none of the clips in {self.table.name} matches the filters"
         return Hits(
             self.pushed.modalities,

@@ -181,8 +181,7 @@ _RECORD = {
     "reason": (None, text),
     "texts": (None, text),
     "recorded_ns": (None, _moment),
-    "latitude": (None, "[-90, 90]"),
-    "longitude": (None, "[-180, 180]"),
+    "place": (None, ["[-180, 180]"]),
 }
 
 
@@ -408,11 +407,10 @@ class Reader:
         except (OSError, ValueError) as error:
             file.error = error
         # When and where it was recorded
-        latitude, longitude = file.facts.place or (None, None)
         recorded = file.facts.recorded_ns
         if recorded is None:
             recorded = date_in_name(job.path)
-        file.record = replace(file.record, recorded_ns=recorded, latitude=latitude, longitude=longitude)
+        file.record = replace(file.record, recorded_ns=recorded, place=file.facts.place)
         # Words are recognised once per file, before its first window is read.
         for name, maker in self.makers.items():
             if name not in job.texts:

@@ -72,8 +72,8 @@ _LONGEST_NAME = 200  # characters of a tag or a name that are looked at
 _DAY = r"(?<!\d)((?:19|20)\d\d)([-:._/ ]?)(\d\d)\2(\d\d)"
 _TIME = r"(?:[ T_.-]| at )?([01]\d|2[0-3])[-:._]?([0-5]\d)(?:[-:._]?([0-5]\d)(?:[._]?\d{3})?)?"
 _MOMENT = re.compile(rf"{_DAY}(?:{_TIME})?(?!\d)")
-# ISO 6709: latitude and longitude, in degrees, which two digits each of minutes and of seconds may follow
-_COORDINATES = re.compile(r"([+-])(\d\d)(\d\d)?(\d\d)?(\.\d+)?([+-])(\d\d\d)(\d\d)?(\d\d)?(\.\d+)?")
+# ISO 6709: latitude and longitude in degrees, as QuickTime and Android write them
+_COORDINATES = re.compile(r"([+-]\d\d?(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)(?!\d)")
 # What clocks show that were never set: the first day of the time of QuickTime, Unix and FAT.
 _FIRST_DAYS = ("1904-01-01", "1970-01-01", "1980-01-01")
 
@@ -88,7 +88,7 @@ class Facts(NamedTuple):
     has_pictures: bool
     has_sound: bool
     recorded_ns: int | None = None
-    place: tuple[float, float] | None = None
+    place: list[float] | None = None
 
 
 class LimitError(MediaError):
@@ -503,30 +503,29 @@ def nanoseconds_of(moment: datetime) -> int:
     return min(max(number, -most), most)
 
 
-def _is_possible(moment: datetime) -> bool:
-    """Whether something can have been recorded then, as far as is known without a time zone."""
-    latest = datetime.now(UTC) + timedelta(days=1)
-    return 1900 <= moment.year and moment <= latest and str(moment.date()) not in _FIRST_DAYS
+def _if_possible(moment: datetime) -> int | None:
+    """A moment in nanoseconds from 1970, if something can have been recorded then."""
+    # Of a moment without a time zone it is not known when it was.
+    if moment.year < 1900 or moment > datetime.now(UTC) + timedelta(days=1) or str(moment.date()) in _FIRST_DAYS:
+        return None
+    return nanoseconds_of(moment)
 
 
-def _moment_in(text: str) -> datetime | None:
-    """The first possible moment in a text, in UTC, which is also taken for its time zone."""
+def _date_in(text: str) -> int | None:
+    """The first possible moment in a text, as if it were in UTC, in nanoseconds from 1970."""
     for year, _, month, day, *clock in _MOMENT.findall(text[:_LONGEST_NAME]):
         hour, minute, second = (int(number or 0) for number in clock)
-        try:
-            moment = datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=UTC)
-        except ValueError:  # there is no such day
-            continue
-        if _is_possible(moment):
-            return moment
+        with suppress(ValueError):  # there is no such day
+            date = _if_possible(datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=UTC))
+            if date is not None:
+                return date
     return None
 
 
 def date_in_name(path: AnyPath) -> int | None:
     """The moment in the name of a file, such as VID_20190615_123011.mp4, as if it were in UTC, in nanoseconds from
     1970; `None` without one."""
-    moment = _moment_in(os.path.basename(os.fspath(path)))
-    return None if moment is None else nanoseconds_of(moment)
+    return _date_in(os.path.basename(os.fspath(path)))
 
 
 def date_in_tags(tags: Mapping[str, str]) -> int | None:
@@ -541,35 +540,23 @@ def date_in_tags(tags: Mapping[str, str]) -> int | None:
         # With its time zone, where it has one.
         try:
             moment = datetime.fromisoformat(value)
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            moment = moment.astimezone(UTC)
+            date = _if_possible(moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC))
         except (OverflowError, ValueError):
-            moment = _moment_in(value)
-        if moment is not None and _is_possible(moment):
-            return nanoseconds_of(moment)
+            date = _date_in(value)
+        if date is not None:
+            return date
     return None
 
 
-def place_in_tags(tags: Mapping[str, str]) -> tuple[float, float] | None:
+def place_in_tags(tags: Mapping[str, str]) -> list[float] | None:
     """Latitude and longitude of a recording, in degrees; `None` if no tag has them. See [`date_in_tags`]."""
     for name in _PLACE_TAGS:
         match = _COORDINATES.match(tags.get(name, "").strip())
-        if match is None:
-            continue
-        place = []
-        for sign, degrees, minutes, seconds, fraction in (match.groups()[:5], match.groups()[5:]):
-            # The fraction belongs to the last number.
-            numbers = [number for number in (degrees, minutes, seconds) if number]
-            numbers[-1] += fraction or ""
-            angle = 0.0
-            for number in reversed(numbers):
-                angle = angle / 60 + float(number)
-            place.append(round(float(f"{sign}1") * angle, 6))
-        latitude, longitude = place
-        # 0, 0 is in the ocean: there was no reception.
-        if abs(latitude) <= 90 and abs(longitude) <= 180 and any(place):
-            return latitude, longitude
+        if match is not None:
+            latitude, longitude = map(float, match.groups())
+            # 0, 0 is in the ocean: there was no reception.
+            if abs(latitude) <= 90 and abs(longitude) <= 180 and (latitude or longitude):
+                return [latitude, longitude]
     return None
 
 

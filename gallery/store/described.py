@@ -198,13 +198,13 @@ class Extent:
 
     Args:
         num_files (`int`, *optional*): files that have clips.
-        seconds (`float`, *optional*): how long these last.
+        duration (`float`, *optional*): seconds that these last.
         oldest (`datetime`, *optional*), newest (`datetime`, *optional*): the dates of files.
         num_changed (`int`): files of which it is only known when they were changed, not when they were recorded.
     """
 
     num_files: int | None = None
-    seconds: float | None = None
+    duration: float | None = None
     oldest: datetime | None = None
     newest: datetime | None = None
     num_changed: int = 0

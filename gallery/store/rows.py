@@ -21,8 +21,7 @@ FILES = pa.schema(
         "reason": pa.string(),
         "texts": pa.string(),
         "recorded_ns": pa.int64(),
-        "latitude": pa.float64(),
-        "longitude": pa.float64(),
+        "place": pa.list_(pa.float64()),
     }
 )
 """The columns of the table of media files: the fields of [`MediaFile`]."""
@@ -32,7 +31,7 @@ CODES = "_codes"
 CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.store.codes.Codes`]."""
 
-_NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "latitude", "longitude")
+_NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "place")
 _NAMED = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
@@ -53,7 +52,7 @@ class MediaFile:
             object by the names of modalities.
         recorded_ns (`int`, *optional*): when it was recorded, according to its tags or its name, in nanoseconds from
             1970.
-        latitude (`float`, *optional*), longitude (`float`, *optional*): where it was recorded, in degrees.
+        place (`list[float]`, *optional*): where it was recorded: latitude and longitude in degrees.
     """
 
     path: str
@@ -63,22 +62,13 @@ class MediaFile:
     reason: str | None = None
     texts: str | None = None
     recorded_ns: int | None = None
-    latitude: float | None = None
-    longitude: float | None = None
+    place: list[float] | None = None
 
     @property
     def date(self) -> datetime | None:
         """When it was recorded, in UTC; if that is unknown, when it was last changed."""
-        if self.recorded_ns is None and not self.mtime_ns:
-            return None
-        return moment_of(self.mtime_ns if self.recorded_ns is None else self.recorded_ns)
-
-    @property
-    def place(self) -> tuple[float, float] | None:
-        """Where it was recorded: latitude and longitude in degrees."""
-        if self.latitude is None or self.longitude is None:
-            return None
-        return self.latitude, self.longitude
+        time = self.mtime_ns if self.recorded_ns is None else self.recorded_ns
+        return moment_of(time) if time else None
 
     def words(self) -> dict[str, str]:
         """What is known of it in words, by the names of modalities; a ValueError if that is not what is recorded."""
@@ -102,8 +92,8 @@ def recording_of(file: MediaFile | None) -> dict[str, Any]:
     """When and where a file was recorded, in the form of JSON: `date` in UTC; `is_recorded`, false if that is when it
     was changed, as nothing else is known; and `place`, latitude and longitude in degrees."""
     if file is None:
-        return {"date": None, "is_recorded": False, "place": None}
-    date = None if file.date is None else file.date.isoformat()
+        file = MediaFile("", 0, 0, "")
+    date = file.date and file.date.isoformat()
     return {"date": date, "is_recorded": file.recorded_ns is not None, "place": file.place}
 
 

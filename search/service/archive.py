@@ -311,14 +311,10 @@ class Archive:
                 name = os.path.basename(os.path.normpath(name))
             names.append(name)
         model = "+".join(names) or None
-        extent = described.extent
         return About(
             name=self.name,
             num_clips=num_clips,
-            num_files=extent.num_files,
-            duration=extent.seconds,
-            oldest=extent.oldest,
-            newest=extent.newest,
+            **vars(described.extent),
             share=share,
             heard=counts.get("speech", 0) / max(1, num_clips),
             model=model and plain(model, "utf-8"),

@@ -150,7 +150,7 @@ class ClipResult(BaseModel):
     stop: float | None = Field(description="End of a window; none if it ends with the file.")
     date: str | None = Field(description="When its file was recorded, in UTC.")
     is_recorded: bool = Field(description="Whether that is so; else the date is that of the file's last change.")
-    place: tuple[float, float] | None = Field(description="Where it was recorded: latitude, longitude in degrees.")
+    place: list[float] | None = Field(description="Where it was recorded: latitude, longitude in degrees.")
     kind: Kind | None = Field(description="How to play it; none if there is no playable file.")
     media: str | None = Field(description="URL of the media file.")
     captions: str | None = Field(description="URL of its subtitles as WebVTT, if any.")
@@ -221,6 +221,7 @@ class About(BaseModel):
     duration: float | None = Field(description="Seconds that these last, as far as it is known.")
     oldest: datetime | None = Field(description="When the oldest file was recorded, or changed, if any date is known.")
     newest: datetime | None = Field(description="When the newest one was.")
+    num_changed: int = Field(description="Number of files of which only the time of change is known.")
     share: dict[Modality, float] = Field(description="Fraction of the clips that have the modality.")
     heard: float = Field(description="Fraction of the clips whose subtitles are speech recognised by machine.")
     model: str | None

@@ -74,9 +74,9 @@ def saved_gallery(folder, media):
     files = []
     for path in paths:
         size, mtime_ns = clip_stat(path)
-        files.append(MediaFile(path, size, mtime_ns, clip_sha256(path), None, None, 7 * 10**9, 48.1374, 11.5755))
+        files.append(MediaFile(path, size, mtime_ns, clip_sha256(path), None, None, 7 * 10**9, [48.1374, 11.5755]))
     elsewhere = str(media.parent / "elsewhere" / "broken.mp4")
-    files.append(MediaFile(elsewhere, 1, 1, "", f"it is cut off, says {elsewhere}", None, 7, 48.1374, 11.5755))
+    files.append(MediaFile(elsewhere, 1, 1, "", f"it is cut off, says {elsewhere}", None, 7, [48.1374, 11.5755]))
     problems = [[f"{paths[0]}: no sound", "other"], [], []]
     with GalleryWriter(folder, "float32") as writer:
         model = str(media.parent / "runs" / "tiny")
@@ -221,7 +221,7 @@ def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
         # All is as in the gallery, but the place of a recording.
         own = here.files[str(tmp_path / "videos" / name)]
         assert own.place and known.place is None
-        assert known == replace(own, path=name, latitude=None, longitude=None) and is_as_known(path, known)
+        assert known == replace(own, path=name, place=None) and is_as_known(path, known)
     assert "when each was recorded, not where" in card
 
 

@@ -464,7 +464,7 @@ def test_hits_show_when_and_where_they_were_recorded_and_can_be_sorted(open_page
             for path, file in files.items():
                 day = days.get(Path(path).name)
                 moment = None if day is None else int(datetime.fromisoformat(f"{day}T23:00Z").timestamp()) * 10**9
-                place = {"latitude": 48.1374, "longitude": 11.5755} if day == "2019-06-15" else {}
+                place = {"place": [48.1374, 11.5755]} if day == "2019-06-15" else {}
                 writer.put_files([replace(file, mtime_ns=86_400 * 10**9, recorded_ns=moment, **place)])
             writer.commit()
         page = open_page(address, timezone_id="Asia/Tokyo")

@@ -205,7 +205,7 @@ def dated(tmp_path_factory):
         times = [int(day.timestamp() * 1e9) for day in days]
         files = [MediaFile(name, 1, time, "0" * 64) for name, time in zip(ids, times, strict=False)]
         # One was recorded somewhere, and changed later.
-        files[1] = replace(files[1], mtime_ns=times[3], recorded_ns=times[1], latitude=48.1374, longitude=11.5755)
+        files[1] = replace(files[1], mtime_ns=times[3], recorded_ns=times[1], place=[48.1374, 11.5755])
         writer.put_files(files)
         writer.commit()
     with TestClient(make_app(folder), ADDRESS) as client:

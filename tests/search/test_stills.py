@@ -52,8 +52,7 @@ def forge_hash(gallery, path, sha256):
         "reason": pa.array([None], text),
         "texts": pa.array([None], text),
         "recorded_ns": pa.array([None], number),
-        "latitude": pa.array([None], pa.float64()),
-        "longitude": pa.array([None], pa.float64()),
+        "place": pa.array([None], pa.list_(pa.float64())),
     }
     with GalleryWriter(gallery) as writer:
         writer.append("files", pa.table(columns))
