@@ -281,7 +281,7 @@ class Row:
     def record(self) -> MediaFile:
         """What is known of its file: when it was changed and recorded, in whole microseconds."""
         _, path, _, changed, recorded, *_ = self.facts
-        return MediaFile(path, 0, 1000 * (changed or 0), "", recorded_ns=None if recorded is None else 1000 * recorded)
+        return MediaFile(path, 0, 1000 * (changed or 0), "", recorded_ns=recorded and 1000 * recorded)
 
     @property
     def place(self) -> Place:

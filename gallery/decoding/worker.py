@@ -514,9 +514,9 @@ def _if_possible(moment: datetime) -> int | None:
 def _date_in(text: str) -> int | None:
     """The first possible moment in a text, as if it were in UTC, in nanoseconds from 1970."""
     for year, _, month, day, *clock in _MOMENT.findall(text[:_LONGEST_NAME]):
-        hour, minute, second = (int(number or 0) for number in clock)
+        numbers = [int(number or 0) for number in (year, month, day, *clock)]
         with suppress(ValueError):  # there is no such day
-            date = _if_possible(datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=UTC))
+            date = _if_possible(datetime(*numbers, tzinfo=UTC))
             if date is not None:
                 return date
     return None
