@@ -41,7 +41,7 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
 from scalar_retrieval.modeling_scalar.tracks_scalar import AnyPath, main_stream
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Exif, Image
 if os.name == "posix":
     import resource
 
@@ -478,11 +478,38 @@ class PictureReader(LimitedReader):
 
     def read_facts(self, path: AnyPath) -> Facts:
         """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_facts`]."""
-        return Facts(title="", chapters=[], has_pictures=True, has_sound=False)
+        tags: dict[str, str] = {}
+        # A picture can be seen although what it says of itself is damaged. That of a PNG may stand behind its pixels,
+        # which are not decoded for it.
+        with suppress(MediaError), opened_picture(path) as picture:
+            if "exif" in picture.info:
+                _add_exif(picture.getexif(), tags)
+        return Facts("", [], True, False, date_in_tags(tags), place_in_tags(tags))
 
     def read_duration(self, path: AnyPath) -> None:
         """A picture does not last."""
         return None
+
+
+def _add_exif(exif: "Exif", tags: dict[str, str]) -> None:
+    """Add when and where a picture was taken, as films say it in their tags."""
+    from PIL.ExifTags import GPS, IFD, Base
+
+    # 2019:06:15 12:30:11, and perhaps +02:00
+    details = exif.get_ifd(IFD.Exif)
+    day = str(details.get(Base.DateTimeOriginal, "")).replace(":", "-", 2)
+    tags["creation_time"] = day + str(details.get(Base.OffsetTimeOriginal, ""))
+    # Degrees, minutes and seconds, and the side of the equator and of Greenwich
+    position = exif.get_ifd(IFD.GPSInfo)
+    latitude, longitude = (
+        sum(float(number) / 60**power for power, number in enumerate(position.get(name, ())))
+        for name in (GPS.GPSLatitude, GPS.GPSLongitude)
+    )
+    if position.get(GPS.GPSLatitudeRef) == "S":
+        latitude = -latitude
+    if position.get(GPS.GPSLongitudeRef) == "W":
+        longitude = -longitude
+    tags["location"] = f"{latitude:+010.6f}{longitude:+011.6f}"
 
 
 def _title_in(tags: Mapping[str, str]) -> str:

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 import torch
+from PIL import Image
+from PIL.ExifTags import GPS, IFD, Base
 
 from scalar_retrieval.gallery.decoding import Facts, SandboxedReader, date_in_name
 from scalar_retrieval.gallery.decoding.worker import date_in_tags, nanoseconds_of, place_in_tags
@@ -95,6 +97,29 @@ def test_tags_are_read_from_the_containers_of_phones_cameras_and_recorders(tmp_p
         (tmp_path / name).write_bytes(data)
         facts = reader.read_facts(tmp_path / name)
         assert (facts.recorded_ns, facts.place) == (at(NOON), place), name
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "avif"])
+def test_a_picture_says_when_and_where_it_was_taken(tmp_path, kind):
+    exif = Image.Exif()
+    exif.get_ifd(IFD.Exif).update({Base.DateTimeOriginal: "2019:06:15 14:00:00", Base.OffsetTimeOriginal: "+02:00"})
+    exif.get_ifd(IFD.GPSInfo).update(
+        {
+            GPS.GPSLatitudeRef: "S",
+            GPS.GPSLatitude: (33.0, 51.0, 24.48),
+            GPS.GPSLongitudeRef: "E",
+            GPS.GPSLongitude: (151.0, 12.0, 55.08),
+        }
+    )
+    path = tmp_path / f"a.{kind}"
+    picture = Image.new("RGB", (32, 32))
+    picture.save(path, kind, exif=exif.tobytes())
+    facts = SandboxedReader().read_facts(path)
+    assert (facts.recorded_ns, facts.place) == (at(NOON), [-33.8568, 151.2153])
+    # Damage in what it says is none in the picture.
+    picture.save(path, kind, exif=exif.tobytes()[:40])
+    facts = SandboxedReader().read_facts(path)
+    assert (facts.recorded_ns, facts.place) == (None, None)
 
 
 def test_a_tag_comes_before_a_name_and_a_name_before_the_last_change(tmp_path, monkeypatch):
