@@ -197,10 +197,10 @@ def find_sidecar(path: AnyPath) -> Path | None:
     # Folders of subtitles next to it.
     for name in ("subs", "sub", "subtitles"):
         for folder in beside.get(name, ()):
-            _, below = _list(folder, media)
+            further, below = _list(folder, media)
             for file in below.get(stem, ()):
                 found += [file, *_list(file)[1].get("", ())]
-            if len(media) == 1:
+            if len(media) == 1 and further == media:  # not one that holds films itself
                 found += below.get("", ())
 
     def order(file: Path) -> tuple[tuple[bool, ...], int, str]:
