@@ -16,6 +16,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import exact
 
 from .embedding import in_batches
 from .gallery import Gallery
+from .searcher import StoredClip
 from .store.described import SCALES
 from .words.cues import cues_between
 from .words.transcripts import SCREEN
@@ -80,16 +81,21 @@ def fit_scales(
 # Of a gallery -------------------------------------------------------------------------------------------------------
 
 
-def _spread(items: list[str], most: int) -> list[str]:
+def spread(items: list[str], most: int) -> list[str]:
     """At most so many of these items, evenly spread."""
     return items[:: math.ceil(len(items) / most) or 1]
+
+
+def some_clips(gallery: Gallery) -> list[StoredClip]:
+    """At most 500 clips, evenly spread."""
+    return gallery.searcher.clips(spread(gallery.clip_ids, _MOST_CLIPS))
 
 
 def own_texts(gallery: Gallery) -> dict[str, set[str]]:
     """The titles and other texts stored for at most 500 clips, and the longest line that is said in each, with the
     names of the clips that each belongs to."""
     found = defaultdict(set)
-    for clip in gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_CLIPS)):
+    for clip in some_clips(gallery):
         if clip.record is not None:
             for text in clip.record.words().values():
                 found[text].add(clip.clip_id)
@@ -126,9 +132,9 @@ def measure_scales(gallery: Gallery, texts: Mapping[str, Container[str]], source
             f"--embeddings {gallery.path} --texts FILE --write`."
         )
     # Cosines of all pairs, except those of a text and its own clips
-    chosen = _spread(list(texts), _MOST_TEXTS)
+    chosen = spread(list(texts), _MOST_TEXTS)
     queries = torch.cat([embed(batch) for batch in in_batches(chosen, _BATCH)])
-    clips = gallery.searcher.clips(_spread(gallery.clip_ids, _MOST_CLIPS))
+    clips = some_clips(gallery)
     embeds = torch.stack([clip.modality_embeds for clip in clips])
     mask = torch.stack([clip.modality_mask for clip in clips]).repeat(len(chosen), 1, 1)
     for row, text in enumerate(chosen):
@@ -142,4 +148,4 @@ def measure_scales(gallery: Gallery, texts: Mapping[str, Container[str]], source
     return {"score_options": {**options, **scales}, SCALES: f"{len(chosen)} {source}"}
 
 
-__all__ = ["TooFewTextsError", "fit_scales", "measure_scales", "own_texts"]
+__all__ = ["Embed", "TooFewTextsError", "fit_scales", "measure_scales", "own_texts", "some_clips", "spread"]

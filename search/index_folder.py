@@ -233,6 +233,26 @@ def _fit_scales(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> N
     say(*scale_lines(writer.metadata)[-1:])
 
 
+def _fit_least_score(writer: GalleryWriter, loaded: Loaded) -> None:
+    """Fit the score of a match to the gallery's own texts, once there are enough, and again as it grows."""
+    # Not at the top: few runs need it.
+    from scalar_retrieval.gallery.own_queries import is_due, measure_least_score
+    from scalar_retrieval.gallery.querying import embed_captions
+    from scalar_retrieval.gallery.scales import own_texts
+
+    gallery = writer.gallery()
+    if is_due(gallery):
+        embed = partial(embed_captions, loaded.model, loaded.processor)
+        writer.metadata |= measure_least_score(gallery, own_texts(gallery), embed)
+        writer.commit()
+
+
+def _settle(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
+    """Fit what depends on the clips, which are all there."""
+    _fit_scales(writer, loaded, say, warn)
+    _fit_least_score(writer, loaded)
+
+
 def _watch(
     paths: Sequence[str], selection: FileSelection, indexer: Indexer, settle: Callable[[], None], say: Say
 ) -> None:
@@ -455,7 +475,7 @@ def index(
             progress=progress,
             embed=embed,
         )
-        settle = partial(_fit_scales, writer, loaded, say, warn)
+        settle = partial(_settle, writer, loaded, say, warn)
         if watch:
             _watch(paths, selection, indexer, settle, say)
         else:

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from scalar_retrieval.gallery.own_queries import least_score_of
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 
 from ..embedding.embeddings import Embeddings
 from .folds import SEED, by_group, deal
 from .statistics import paired_bootstrap
 
-_MOST = 0.05  # share of the queries with an answer that may be reported as without a match
 _AT_ONCE = 2**24  # scores
 
 
@@ -79,30 +79,6 @@ def best_scores(embeddings: Embeddings, options: Mapping[str, Any]) -> tuple[np.
         scores[queries[here] - start, columns[clips[here]]] = -math.inf
         best_of_others.append(scores.amax(dim=1))
     return torch.cat(best_of_all).numpy(), torch.cat(best_of_others).numpy()
-
-
-def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
-    """
-    Return the highest score that the best hit of a new query falls below with a probability of at most 5 %.
-
-    With G groups of queries, weighted equally, and the new query as one more group that may rank anywhere, this is the
-    highest of the scores with at most 0.05 (G + 1) - 1 groups below it: hierarchical conformal prediction.
-
-    Args:
-        best (`np.ndarray` of shape `(Q,)`): best scores of queries.
-        groups (`np.ndarray` of shape `(Q,)`): group of each query.
-
-    Returns:
-        `float`: -inf for fewer than 19 groups.
-    """
-    # Each group weighs the same, however many queries it has.
-    _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    order = best.argsort(kind="stable")
-    weights = 1 / counts[places][order]
-    below = weights.cumsum() - weights
-    # The last score with few enough groups below it.
-    place = np.searchsorted(below, _MOST * (len(counts) + 1) - 1 + 1e-9, side="right") - 1
-    return -math.inf if place < 0 else float(best[order[place]])
 
 
 def fit_least_score(
@@ -167,4 +143,4 @@ def format_least_score(least: LeastScore) -> list[str]:
     return lines
 
 
-__all__ = ["LeastScore", "best_scores", "fit_least_score", "format_least_score", "least_score_of"]
+__all__ = ["LeastScore", "best_scores", "fit_least_score", "format_least_score"]

@@ -17,7 +17,9 @@ MODALITIES = "modalities"
 LEAST_SCORE = "least_score"
 """The metadata entry with the score that the best hit of a query must have to match well: the `score`, the number of
 clips and the modalities that it was fitted to, and the score options; see
-`scalar_retrieval.eval.protocol.least_score`."""
+`scalar_retrieval.eval.protocol.least_score`. Without labels also from what `source`, and the percentages of `answered`
+and `unanswered` queries that it reports; the score is `None` if that tells nothing, see
+`scalar_retrieval.gallery.own_queries`."""
 
 SCALES = "scales"
 """The metadata entry that says from what scales were measured without labels, such as `"214 titles and
@@ -69,7 +71,15 @@ _METADATA = {
     ),
     "least_score?": (
         None,
-        {"score": number, "num_clips": count, "modalities": [text], "score_options": {"method": text}},
+        {
+            "score": (None, number),
+            "num_clips": count,
+            "modalities": [text],
+            "score_options": {"method": text},
+            "source?": text,
+            "answered?": number,
+            "unanswered?": number,
+        },
     ),
     "scales?": (None, text),
     "segment?": (None, _SECONDS),
@@ -281,7 +291,7 @@ class Described:
         fitted, or fitted to scores that were computed differently."""
         # Scores may have been changed after it was fitted.
         least = self.metadata.get(LEAST_SCORE)
-        if least is None or least["score_options"] != fitted_to(self.metadata):
+        if least is None or least["score"] is None or least["score_options"] != fitted_to(self.metadata):
             return None
         return least
 

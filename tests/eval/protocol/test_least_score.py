@@ -14,9 +14,9 @@ from scalar_retrieval.eval.protocol.least_score import (
     best_scores,
     fit_least_score,
     format_least_score,
-    least_score_of,
 )
 from scalar_retrieval.eval.protocol.statistics import paired_bootstrap
+from scalar_retrieval.gallery.own_queries import least_score_of
 from tests.eval.slow import make_embeddings
 from tests.modeling_scalar.test_scores_scalar import loop
 

@@ -1,0 +1,153 @@
+"""The least score of a match, fitted without labels: a gallery's own texts are queries, random letters are nonsense.
+
+- **Queries with a relevant clip.** A title or line of subtitles counts if it finds its own file first by pictures and
+  sound alone, which "lecture 7" does not. Its best score is then that of all clips, without any text of its own file:
+  nobody types a title word by word.
+- **Queries without one** are random letters. The same texts without their files would not do, as titles resemble each
+  other more than queries resemble titles. Words of another subject score less than random letters.
+- **The score** is the lower one of two: what at most one in twenty queries with a relevant clip falls below, see
+  [`least_score_of`], and what one in four without does. The latter leaves room for queries that are unlike titles.
+
+Shapes: Q texts, V clips, M modalities, D dimensions.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Set
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from scalar_retrieval.modeling_scalar.scores_scalar import kind_of, retrieval_scores
+
+from .embedding import in_batches
+from .gallery import Gallery
+from .scales import Embed, some_clips, spread
+from .store.described import LEAST_SCORE, fitted_to, score_options_of
+
+_LEAST = 100  # clips, and different texts
+_MOST_TEXTS = 200
+_NUM_NONSENSE = 100  # texts
+_MOST = 0.05  # share of the queries with a relevant clip that may be reported as without a match
+_NONSENSE = 0.25  # share of nonsense that is reported
+_LEAST_PERCENT = 10.0  # of nonsense: a score that reports less tells nothing
+_GROWTH = 0.1  # share of the clips by which a gallery has changed when the score is fitted again
+_BATCH = 32  # texts that are embedded at a time
+
+
+def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
+    """
+    Return the highest score that the best hit of a new query falls below with a probability of at most 5 %.
+
+    With G groups of queries, weighted equally, and the new query as one more group that may rank anywhere, this is the
+    highest of the scores with at most 0.05 (G + 1) - 1 groups below it: hierarchical conformal prediction.
+
+    Args:
+        best (`np.ndarray` of shape `(Q,)`): best scores of queries.
+        groups (`np.ndarray` of shape `(Q,)`): group of each query.
+
+    Returns:
+        `float`: -inf for fewer than 19 groups.
+    """
+    # Each group weighs the same, however many queries it has.
+    _, places, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    order = best.argsort(kind="stable")
+    weights = 1 / counts[places][order]
+    below = weights.cumsum() - weights
+    # The last score with few enough groups below it.
+    place = np.searchsorted(below, _MOST * (len(counts) + 1) - 1 + 1e-9, side="right") - 1
+    return -math.inf if place < 0 else float(best[order[place]])
+
+
+def is_due(gallery: Gallery) -> bool:
+    """Whether a gallery of at least 100 clips lacks a least score, or has changed by a tenth since it was fitted to
+    own texts. One from captions is never fitted again."""
+    if len(gallery) < _LEAST:
+        return False
+    least = gallery.metadata.get(LEAST_SCORE)
+    if least is None:
+        return True
+    if "source" not in least:
+        return False
+    changed = abs(len(gallery) - least["num_clips"])
+    return changed > _GROWTH * least["num_clips"] or least["score_options"] != fitted_to(gallery.metadata)
+
+
+def _nonsense(texts: list[str]) -> list[str]:
+    """One to three words of three to nine letters, each of which is in some of the texts."""
+    letters = sorted(filter(str.isalnum, set("".join(texts).casefold()))) or ["x"]
+    rng = random.Random(0)
+    found = []
+    for _ in range(_NUM_NONSENSE):
+        words = ["".join(rng.choices(letters, k=rng.randint(3, 9))) for _ in range(rng.randint(1, 3))]
+        found.append(" ".join(words))
+    return found
+
+
+def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: Embed) -> dict[str, Any]:
+    """
+    Fit the least score of a match to at most 200 texts of 500 clips, evenly spread.
+
+    Args:
+        gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
+        texts (`Mapping`): different texts, with the names of the clips that each belongs to, as of
+            [`~scalar_retrieval.gallery.scales.own_texts`].
+        embed ([`~scalar_retrieval.gallery.scales.Embed`]): embeds some of them.
+
+    Returns:
+        `dict`: the entry [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100
+        texts, if fewer than 19 files are found by theirs, or if less than 10 % of nonsense would be reported.
+    """
+    options = score_options_of(gallery.metadata)
+    least = {
+        "score": None,
+        "num_clips": len(gallery),
+        "modalities": list(gallery.modalities),
+        "score_options": fitted_to(gallery.metadata),
+        "source": "titles and subtitles",
+    }
+    clips = some_clips(gallery)
+    mask = torch.stack([clip.modality_mask for clip in clips])
+    content = mask & torch.tensor([kind_of(name) != "text" for name in gallery.modalities])
+    has_content = content.any(1)
+    if len(texts) < _LEAST or not has_content.any():
+        return {LEAST_SCORE: least}
+
+    # Scores of all pairs, by everything, and by pictures and sound alone, (Q, V)
+    chosen = spread(list(texts), _MOST_TEXTS)
+    queries = torch.cat([embed(batch) for batch in in_batches(chosen, _BATCH)]).double()
+    embeds = torch.stack([clip.modality_embeds for clip in clips]).double()
+    scores = partial(retrieval_scores, queries, modalities=gallery.modalities, **options)
+    by_all = scores(embeds, mask)
+    by_content = torch.full_like(by_all, -math.inf)
+    by_content[:, has_content] = scores(embeds[has_content], content[has_content])
+
+    # Which clips are of a text's own files
+    paths = {clip.clip_id: clip.place.path for clip in clips}
+    is_own = torch.zeros(by_all.shape, dtype=torch.bool)
+    groups = []
+    for row, text in enumerate(chosen):
+        own = {paths[name] for name in texts[text]}
+        groups.append(min(own))
+        is_own[row] = torch.tensor([clip.place.path in own for clip in clips])
+
+    # Queries with a relevant clip, and nonsense among all clips
+    is_found = by_content.masked_fill(~is_own, -math.inf).amax(1) > by_content.masked_fill(is_own, -math.inf).amax(1)
+    answered = torch.where(is_own, by_content, by_all).amax(1)[is_found].numpy()
+    nonsense = torch.cat([embed(batch) for batch in in_batches(_nonsense(chosen), _BATCH)])
+    unanswered = np.array([hits.scores[0].item() for hits in gallery.search(nonsense, k=1, **options)])
+    score = min(least_score_of(answered, np.array(groups)[is_found.numpy()]), np.quantile(unanswered, _NONSENSE))
+
+    # In percent, what a score reports
+    percent = 100.0 * float((unanswered < score).mean())
+    if percent >= _LEAST_PERCENT:
+        least["score"] = float(np.float32(score))
+        least["source"] = f"{len(answered)} titles and subtitles, and random letters"
+        least["answered"] = 100.0 * float((answered < score).mean())
+        least["unanswered"] = percent
+    return {LEAST_SCORE: least}
+
+
+__all__ = ["is_due", "least_score_of", "measure_least_score"]
