@@ -1,7 +1,7 @@
 """The least score of a match, fitted without labels: a gallery's own texts are queries, random letters are nonsense.
 
-- **Queries with a relevant clip.** A title or line of subtitles counts if it finds its own file first by pictures and
-  sound alone, which "lecture 7" does not. Its best score is then that of all clips, without any text of its own file:
+- **Queries with a relevant clip.** A title or line of subtitles counts if it finds its own file by pictures and sound
+  alone, which "lecture 7" does not. Its best score is then that of all clips, without any text of its own file:
   nobody types a title word by word.
 - **Queries without one** are random letters. The same texts without their files would not do, as titles resemble each
   other more than queries resemble titles. Words of another subject score less than random letters.
@@ -28,8 +28,9 @@ from .scales import Embed, some_clips, spread
 from .store.described import LEAST_SCORE, fitted_to, score_options_of
 
 _LEAST = 100  # clips, and different texts
-_MOST_TEXTS = 200
-_NUM_NONSENSE = 100  # texts
+_MOST_TEXTS = 150
+_NUM_NONSENSE = 50  # texts
+_FIRST = 0.01  # share of the clips before a text's own file
 _MOST = 0.05  # share of the queries with a relevant clip that may be reported as without a match
 _NONSENSE = 0.25  # share of nonsense that is reported
 _LEAST_PERCENT = 10.0  # of nonsense: a score that reports less tells nothing
@@ -88,7 +89,7 @@ def _nonsense(texts: list[str]) -> list[str]:
 
 def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: Embed) -> dict[str, Any]:
     """
-    Fit the least score of a match to at most 200 texts of 500 clips, evenly spread.
+    Fit the least score of a match to at most 150 texts of 500 clips, evenly spread.
 
     Args:
         gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
@@ -134,7 +135,9 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
         is_own[row] = torch.tensor([clip.place.path in own for clip in clips])
 
     # Queries with a relevant clip, and nonsense among all clips
-    is_found = by_content.masked_fill(~is_own, -math.inf).amax(1) > by_content.masked_fill(is_own, -math.inf).amax(1)
+    own_scores = by_content.masked_fill(~is_own, -math.inf).amax(1, keepdim=True)
+    is_before = (by_content >= own_scores) & ~is_own
+    is_found = is_before.sum(1) <= _FIRST * len(clips)
     answered = torch.where(is_own, by_content, by_all).amax(1)[is_found].numpy()
     nonsense = torch.cat([embed(batch) for batch in in_batches(_nonsense(chosen), _BATCH)])
     unanswered = np.array([hits.scores[0].item() for hits in gallery.search(nonsense, k=1, **options)])

@@ -83,7 +83,8 @@ def fit_scales(
 
 def spread(items: list[str], most: int) -> list[str]:
     """At most so many of these items, evenly spread."""
-    return items[:: math.ceil(len(items) / most) or 1]
+    step = max(len(items) / most, 1)
+    return [items[int(step * place)] for place in range(min(len(items), most))]
 
 
 def some_clips(gallery: Gallery) -> list[StoredClip]:
