@@ -1,0 +1,154 @@
+"""The least score of a match without labels: against its definition, and where it tells nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.own_queries import is_due, measure_least_score
+from scalar_retrieval.gallery.store.described import LEAST_SCORE
+from scalar_retrieval.gallery.store.windows import SEGMENT, clip_id_of
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
+from tests.gallery.conftest import MADE_BY
+
+DIM = 32
+NAMES = ["video", "title"]
+
+
+def near(vectors, noise, generator):
+    """Unit vectors around these, `(rows, D)`."""
+    return normalize(vectors + noise * torch.randn(vectors.shape, generator=generator) / DIM**0.5, dim=-1)
+
+
+class Made:
+    """
+    A gallery of files of two windows, whose titles lie near their pictures, and the vectors of texts.
+
+    Args:
+        noise (`float`): how far titles are from pictures.
+        alike (`float`): how much of a direction all titles share.
+    """
+
+    def __init__(self, folder, noise=0.8, alike=0.5, num_files=140, modalities=NAMES):
+        generator = torch.Generator().manual_seed(0)
+        pictures = normalize(torch.randn(num_files, DIM, generator=generator), dim=-1)
+        way = normalize(torch.randn(DIM, generator=generator), dim=-1)
+        self.titles = near(pictures + alike * way, noise, generator)
+        self.unknown = normalize(0.3 * way + near(torch.zeros(60, DIM), 1.0, generator), dim=-1)
+        self.texts = {}
+        self.rows = []
+        ids = []
+        for number in range(num_files):
+            # Every fifth file has the title of the one before.
+            text = f"title {number - (number % 5 == 4)}"
+            self.texts.setdefault(text, set())
+            for start in (0.0, 1.0):
+                clip = clip_id_of(f"/{number}.mp4", (start, start + 1.0))
+                ids.append(clip)
+                self.texts[text].add(clip)
+                self.rows.append((number, int(text.split()[1])))
+        files = torch.tensor([number for number, _ in self.rows])
+        owners = torch.tensor([title for _, title in self.rows])
+        pictures = near(pictures[files], 0.3, generator)
+        embeds = torch.stack([pictures, self.titles[owners]], dim=1)
+        self.mask = torch.ones(len(ids), 2, dtype=torch.bool)
+        self.mask[::7, 1] = False
+        self.embeds = embeds * self.mask[..., None]
+        with GalleryWriter(folder / "gallery", "float32") as writer:
+            writer.metadata = MADE_BY | {"modalities": modalities, SEGMENT: 1.0}
+            writer.put_clips(ids, self.embeds, self.mask)
+            writer.commit()
+            self.gallery = writer.gallery()
+
+    def embed(self, batch):
+        """Vectors of titles; other texts are nonsense."""
+        found = []
+        for place, text in enumerate(batch):
+            known = text.startswith("title ") and text[6:].isdigit()
+            found.append(self.titles[int(text[6:])] if known else self.unknown[place])
+        return torch.stack(found)
+
+    def fit(self):
+        return measure_least_score(self.gallery, self.texts, self.embed)[LEAST_SCORE]
+
+
+def by_definition(made):
+    """The best scores of texts that find their file, and of nonsense, one pair after another."""
+    answered = []
+    number = len(made.rows)
+    for text in made.texts:
+        title = int(text.split()[1])
+        own = [row for row in range(number) if made.rows[row][1] == title]
+        query = made.titles[title][None].double()
+        everything = retrieval_scores(query, made.embeds.double(), made.mask)[0].tolist()
+        pictures = (made.embeds[:, 0].double() @ query[0]).tolist()
+        best_own = max(pictures[row] for row in own)
+        others = [row for row in range(number) if row not in own]
+        if sum(pictures[row] >= best_own for row in others) <= number // 100:
+            answered.append(max(best_own, *(everything[row] for row in others)))
+    nonsense = retrieval_scores(made.unknown[:32].double(), made.embeds.double(), made.mask).amax(1)
+    return answered, np.array([*nonsense, *nonsense[:18]])
+
+
+def test_the_least_score_is_that_of_the_definition(tmp_path):
+    made = Made(tmp_path, noise=1.4)
+    answered, nonsense = by_definition(made)
+    least = made.fit()
+    # Fewer than one in twenty files whose texts find them, and a quarter of nonsense, in float32
+    lowest = sorted(answered)[math.floor(0.05 * (len(answered) + 1) - 1 + 1e-9)]
+    assert 30 < len(answered) < len(made.texts)
+    assert least["score"] == pytest.approx(min(lowest, np.quantile(nonsense, 0.25)), abs=1e-6)
+    assert least["source"] == f"{len(answered)} titles and subtitles, and random letters"
+    assert least["answered"] == pytest.approx(100 * np.mean(np.array(answered) < least["score"]))
+    assert least["unanswered"] == pytest.approx(100 * np.mean(nonsense < least["score"]))
+    assert least["num_clips"] == 280 and least["modalities"] == NAMES
+
+
+def test_queries_with_a_clip_bound_the_least_score_where_nonsense_scores_as_high(tmp_path):
+    """Nonsense that is like all titles would be reported by a higher score alone."""
+    made = Made(tmp_path, noise=1.2)
+    made.unknown = near(made.titles[:60], 0.6, torch.Generator().manual_seed(1))
+    answered, nonsense = by_definition(made)
+    lowest = sorted(answered)[math.floor(0.05 * (len(answered) + 1) - 1 + 1e-9)]
+    assert lowest < np.quantile(nonsense, 0.1) and made.fit()["score"] is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_files": 120},  # 96 texts
+        {"noise": 30.0},  # titles that say nothing of pictures
+        {"modalities": ["subtitle", "title"]},  # texts alone
+    ],
+)
+def test_nothing_is_said_where_texts_do_not_tell(tmp_path, settings):
+    least = Made(tmp_path, **settings).fit()
+    assert least["score"] is None and least["source"] == "titles and subtitles" and "answered" not in least
+
+
+def test_the_score_is_fitted_again_as_the_gallery_grows_but_never_over_one_from_captions(tmp_path):
+    made = Made(tmp_path)
+    gallery = made.gallery
+    assert is_due(gallery)
+    fitted = made.fit()
+    for changes, due in [
+        ({}, False),
+        ({"score": None}, False),
+        ({"num_clips": 255}, False),
+        ({"num_clips": 254}, True),
+        ({"num_clips": 312}, True),
+        ({"score_options": {"method": "max"}}, True),
+    ]:
+        gallery.metadata[LEAST_SCORE] = fitted | changes
+        assert is_due(gallery) == due, changes
+    for name in ("source", "answered", "unanswered"):
+        del fitted[name]
+    gallery.metadata[LEAST_SCORE] = fitted | {"num_clips": 10}
+    assert not is_due(gallery)
+
+
+def test_a_small_gallery_has_no_least_score(tmp_path):
+    assert not is_due(Made(tmp_path, num_files=49).gallery)
