@@ -12,9 +12,10 @@ Shapes: Q texts, V clips, M modalities, D dimensions.
 """
 
 import math
-import random
 from collections.abc import Mapping, Set
 from functools import partial
+from random import Random
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from .store.described import LEAST_SCORE, fitted_to, score_options_of
 
 _LEAST = 100  # clips, and different texts
 _MOST_TEXTS = 150
-_NUM_NONSENSE = 50  # texts
+_LENGTH = 8  # letters of a text of nonsense
 _FIRST = 0.01  # share of the clips before a text's own file
 _MOST = 0.05  # share of the queries with a relevant clip that may be reported as without a match
 _NONSENSE = 0.25  # share of nonsense that is reported
@@ -65,26 +66,9 @@ def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
 def is_due(gallery: Gallery) -> bool:
     """Whether a gallery of at least 100 clips lacks a least score, or has changed by a tenth since it was fitted to
     own texts. One from captions is never fitted again."""
-    if len(gallery) < _LEAST:
-        return False
-    least = gallery.metadata.get(LEAST_SCORE)
-    if least is None:
-        return True
-    if "source" not in least:
-        return False
+    least = gallery.metadata.get(LEAST_SCORE, {"source": "", "num_clips": 0})
     changed = abs(len(gallery) - least["num_clips"])
-    return changed > _GROWTH * least["num_clips"] or least["score_options"] != fitted_to(gallery.metadata)
-
-
-def _nonsense(texts: list[str]) -> list[str]:
-    """One to three words of three to nine letters, each of which is in some of the texts."""
-    letters = sorted(filter(str.isalnum, set("".join(texts).casefold()))) or ["x"]
-    rng = random.Random(0)
-    found = []
-    for _ in range(_NUM_NONSENSE):
-        words = ["".join(rng.choices(letters, k=rng.randint(3, 9))) for _ in range(rng.randint(1, 3))]
-        found.append(" ".join(words))
-    return found
+    return "source" in least and len(gallery) >= _LEAST and changed > _GROWTH * least["num_clips"]
 
 
 def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: Embed) -> dict[str, Any]:
@@ -98,7 +82,7 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
         embed ([`~scalar_retrieval.gallery.scales.Embed`]): embeds some of them.
 
     Returns:
-        `dict`: the entry [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100
+        `dict`: [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100
         texts, if fewer than 19 files are found by theirs, or if less than 10 % of nonsense would be reported.
     """
     options = score_options_of(gallery.metadata)
@@ -109,48 +93,43 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
         "score_options": fitted_to(gallery.metadata),
         "source": "titles and subtitles",
     }
-    clips = some_clips(gallery)
+    # Clips with pictures or sound
+    is_content = torch.tensor([kind_of(name) != "text" for name in gallery.modalities])
+    clips = [clip for clip in some_clips(gallery) if clip.modality_mask[is_content].any()]
+    if not clips or len(texts) < _LEAST:
+        return least
+    embeds = torch.stack([clip.modality_embeds for clip in clips])
     mask = torch.stack([clip.modality_mask for clip in clips])
-    content = mask & torch.tensor([kind_of(name) != "text" for name in gallery.modalities])
-    has_content = content.any(1)
-    if len(texts) < _LEAST or not has_content.any():
-        return {LEAST_SCORE: least}
 
-    # Scores of all pairs, by everything, and by pictures and sound alone, (Q, V)
+    # Their scores by everything, and by pictures and sound alone, (Q, V)
     chosen = spread(list(texts), _MOST_TEXTS)
-    queries = torch.cat([embed(batch) for batch in in_batches(chosen, _BATCH)]).double()
-    embeds = torch.stack([clip.modality_embeds for clip in clips]).double()
-    scores = partial(retrieval_scores, queries, modalities=gallery.modalities, **options)
-    by_all = scores(embeds, mask)
-    by_content = torch.full_like(by_all, -math.inf)
-    by_content[:, has_content] = scores(embeds[has_content], content[has_content])
+    letters = sorted(set("".join("".join(chosen).split())))
+    nonsense = wrap("".join(Random(0).choices(letters, k=50 * _LENGTH)), _LENGTH)
+    queries = torch.cat([embed(batch) for batch in in_batches(chosen + nonsense, _BATCH)])
+    scores = partial(retrieval_scores, queries[: len(chosen)], embeds, modalities=gallery.modalities, **options)
+    pairs = zip(chosen, scores(mask), scores(mask & is_content), strict=True)
 
-    # Which clips are of a text's own files
-    paths = {clip.clip_id: clip.place.path for clip in clips}
-    is_own = torch.zeros(by_all.shape, dtype=torch.bool)
-    groups = []
-    for row, text in enumerate(chosen):
-        own = {paths[name] for name in texts[text]}
-        groups.append(min(own))
-        is_own[row] = torch.tensor([clip.place.path in own for clip in clips])
+    # Queries with a relevant clip: the best score of each, and its file
+    answered = []
+    files = []
+    for text, by_all, by_content in pairs:
+        own = {clip.place.path for clip in clips if clip.clip_id in texts[text]}
+        is_own = torch.tensor([clip.place.path in own for clip in clips])
+        best_own = by_content.where(is_own, -math.inf).max()
+        if own and (by_content > best_own)[~is_own].sum() <= _FIRST * len(clips):
+            answered.append(by_content.where(is_own, by_all).max().item())
+            files.append(min(own))
 
-    # Queries with a relevant clip, and nonsense among all clips
-    own_scores = by_content.masked_fill(~is_own, -math.inf).amax(1, keepdim=True)
-    is_before = (by_content >= own_scores) & ~is_own
-    is_found = is_before.sum(1) <= _FIRST * len(clips)
-    answered = torch.where(is_own, by_content, by_all).amax(1)[is_found].numpy()
-    nonsense = torch.cat([embed(batch) for batch in in_batches(_nonsense(chosen), _BATCH)])
-    unanswered = np.array([hits.scores[0].item() for hits in gallery.search(nonsense, k=1, **options)])
-    score = min(least_score_of(answered, np.array(groups)[is_found.numpy()]), np.quantile(unanswered, _NONSENSE))
-
-    # In percent, what a score reports
-    percent = 100.0 * float((unanswered < score).mean())
+    # Nonsense among all clips, and the score that tells it from queries
+    unanswered = [hits.scores[0].item() for hits in gallery.search(queries[len(chosen) :], k=1, **options)]
+    score = min(least_score_of(np.array(answered), np.array(files)), np.quantile(unanswered, _NONSENSE))
+    percent = 100 * np.less(unanswered, score).mean()
     if percent >= _LEAST_PERCENT:
-        least["score"] = float(np.float32(score))
+        least["score"] = score
         least["source"] = f"{len(answered)} titles and subtitles, and random letters"
-        least["answered"] = 100.0 * float((answered < score).mean())
+        least["answered"] = 100 * np.less(answered, score).mean()
         least["unanswered"] = percent
-    return {LEAST_SCORE: least}
+    return least
 
 
 __all__ = ["is_due", "least_score_of", "measure_least_score"]

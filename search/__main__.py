@@ -239,8 +239,10 @@ def info(config: InfoConfig) -> None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
         print_lines(f"least score of a match: {least['score']:.3g} ({fitted})")
         if "source" in least:
-            rates = f"{least['unanswered']:.1f} % of the latter, {least['answered']:.1f} % of the former"
-            print_lines(f"least score from {least['source']}: reported as without a match are {rates}")
+            print_lines(
+                f"least score from {least['source']}: {least['unanswered']:.1f} % of the latter and "
+                f"{least['answered']:.1f} % of the former are reported as without a match"
+            )
     # When files were recorded
     extent = opened.extent
     if extent.oldest is not None:

@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
-from scalar_retrieval.gallery.store.described import ADVICE, LIMITS, reading_of, scale_lines
+from scalar_retrieval.gallery.store.described import ADVICE, LEAST_SCORE, LIMITS, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
@@ -233,9 +233,10 @@ def _fit_scales(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> N
     say(*scale_lines(writer.metadata)[-1:])
 
 
-def _fit_least_score(writer: GalleryWriter, loaded: Loaded) -> None:
-    """Fit the score of a match to the gallery's own texts, once there are enough, and again as it grows."""
-    # Not at the top: few runs need it.
+def _settle(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
+    """Fit what depends on the gallery's own texts, once there are enough: scales, and then the least score."""
+    _fit_scales(writer, loaded, say, warn)
+    # Not at the top, as above
     from scalar_retrieval.gallery.own_queries import is_due, measure_least_score
     from scalar_retrieval.gallery.querying import embed_captions
     from scalar_retrieval.gallery.scales import own_texts
@@ -243,14 +244,8 @@ def _fit_least_score(writer: GalleryWriter, loaded: Loaded) -> None:
     gallery = writer.gallery()
     if is_due(gallery):
         embed = partial(embed_captions, loaded.model, loaded.processor)
-        writer.metadata |= measure_least_score(gallery, own_texts(gallery), embed)
+        writer.metadata |= {LEAST_SCORE: measure_least_score(gallery, own_texts(gallery), embed)}
         writer.commit()
-
-
-def _settle(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
-    """Fit what depends on the clips, which are all there."""
-    _fit_scales(writer, loaded, say, warn)
-    _fit_least_score(writer, loaded)
 
 
 def _watch(

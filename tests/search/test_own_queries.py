@@ -22,7 +22,7 @@ def fits(monkeypatch):
         found.append((len(gallery), sorted(texts), len(embed(list(texts)))))
         least = {"score": 2.0, "source": SOURCE, "answered": 1.5, "unanswered": 26.0, "num_clips": len(gallery)}
         options = {"modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
-        return {LEAST_SCORE: least | options}
+        return least | options
 
     monkeypatch.setattr(own_queries, "_LEAST", 3)
     monkeypatch.setattr(own_queries, "measure_least_score", measure)
@@ -48,7 +48,7 @@ def test_index_fits_the_least_score_to_titles_where_clips_were_added(fits, tmp_p
     assert gallery.search("rain").matches_well is False
     shown = run("info", "gallery")
     assert "least score of a match: 2 (fitted to 4 clips, by " in shown
-    rates = "reported as without a match are 26.0 % of the latter, 1.5 % of the former"
+    rates = "26.0 % of the latter and 1.5 % of the former are reported as without a match"
     assert f"least score from {SOURCE}: {rates}\n" in shown
 
     # One from captions stays, and nothing else is said of it.
