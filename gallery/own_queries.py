@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Set
 from functools import partial
 from random import Random
+from string import ascii_lowercase
 from textwrap import wrap
 from typing import Any
 
@@ -30,7 +31,7 @@ from .store.described import LEAST_SCORE, fitted_to, score_options_of
 
 _LEAST = 100  # clips, and different texts
 _MOST_TEXTS = 150
-_LENGTH = 8  # letters of a text of nonsense
+_LENGTH = 8  # letters of a word of nonsense, of which two are a text
 _FIRST = 0.01  # share of the clips before a text's own file
 _MOST = 0.05  # share of the queries with a relevant clip that may be reported as without a match
 _NONSENSE = 0.25  # share of nonsense that is reported
@@ -82,8 +83,9 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
         embed ([`~scalar_retrieval.gallery.scales.Embed`]): embeds some of them.
 
     Returns:
-        `dict`: [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100
-        texts, if fewer than 19 files are found by theirs, or if less than 10 % of nonsense would be reported.
+        `dict`: [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100 texts, if
+        fewer than 19 files are found by theirs, if less than 10 % of nonsense would be reported, or if the gallery is
+        not searched by SCALAR's score.
     """
     options = score_options_of(gallery.metadata)
     least = {
@@ -96,23 +98,22 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
     # Clips with pictures or sound
     is_content = torch.tensor([kind_of(name) != "text" for name in gallery.modalities])
     clips = [clip for clip in some_clips(gallery) if clip.modality_mask[is_content].any()]
-    if not clips or len(texts) < _LEAST:
+    if options["method"] != "scalar" or not clips or len(texts) < _LEAST:
         return least
     embeds = torch.stack([clip.modality_embeds for clip in clips])
     mask = torch.stack([clip.modality_mask for clip in clips])
 
     # Their scores by everything, and by pictures and sound alone, (Q, V)
     chosen = spread(list(texts), _MOST_TEXTS)
-    letters = sorted(set("".join("".join(chosen).split())))
-    nonsense = wrap("".join(Random(0).choices(letters, k=50 * _LENGTH)), _LENGTH)
+    words = wrap("".join(Random(0).choices(ascii_lowercase, k=100 * _LENGTH)), _LENGTH)
+    nonsense = wrap(" ".join(words), 2 * _LENGTH + 1)
     queries = torch.cat([embed(batch) for batch in in_batches(chosen + nonsense, _BATCH)])
     scores = partial(retrieval_scores, queries[: len(chosen)], embeds, modalities=gallery.modalities, **options)
-    pairs = zip(chosen, scores(mask), scores(mask & is_content), strict=True)
 
     # Queries with a relevant clip: the best score of each, and its file
     answered = []
     files = []
-    for text, by_all, by_content in pairs:
+    for text, by_all, by_content in zip(chosen, scores(mask), scores(mask & is_content), strict=True):
         own = {clip.place.path for clip in clips if clip.clip_id in texts[text]}
         is_own = torch.tensor([clip.place.path in own for clip in clips])
         best_own = by_content.where(is_own, -math.inf).max()
