@@ -8,8 +8,6 @@ import tempfile
 
 import pytest
 
-NOT_YET = {"damage", "dates", "empty", "folders", "names", "pictures", "rare"}  # kinds with cases that are not right
-
 
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs the ffmpeg command")
@@ -26,5 +24,5 @@ def test_the_cases_of_public_bug_reports_are_read_rightly(shared_dir):
         check = [sys.executable, scripts / "check_cases.py", folder]
         checked = subprocess.run(check, stdout=subprocess.PIPE, text=True, timeout=300)
     lines = [line for line in checked.stdout.splitlines() if line.endswith(("OK", "FALSE"))]
-    wrong = [line for line in lines if line.endswith("FALSE") and line.split("/")[0] not in NOT_YET]
+    wrong = [line for line in lines if line.endswith("FALSE")]
     assert len(lines) >= 79 and wrong == []
