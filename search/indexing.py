@@ -17,10 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from scalar_retrieval.commands.texts import plain
 from scalar_retrieval.gallery.decoding import IN_PART, LimitError, date_in_name, tolerant
 from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
@@ -39,6 +37,7 @@ from scalar_retrieval.gallery.store.windows import (
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window, joined_losses
 
+from .progress import Progress
 from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
 from .screen import RapidOcrReader
 from .sources import title_of_name
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
     from .recognizers import Recognizer
 
-_BAR = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}]"  # for files read in windows
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
 _SUBTITLE = "subtitle"
 _AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
@@ -519,20 +517,16 @@ class Indexer:
 
         def jobs() -> Iterator[Job]:
             for source in sources:
+                bar.begin(source.path, source.seconds)
                 for window in source.windows:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
-        form = None if self.writer.metadata.get(SEGMENT) is None else _BAR
-        bar = tqdm(total=num_files, unit="file", disable=not (self.progress and num_files), bar_format=form)
-
-        # Recognising the words of one file may take long, so the bar names the second that was reached.
-        def print_position(what: str, path: str, second: float) -> None:
-            name = plain(os.path.basename(path), "utf-8")[-30:]
-            bar.set_postfix_str(f"{what} {name} at {tqdm.format_interval(second)}")
-
-        for maker in self._reader.makers.values():
-            maker.on_progress = partial(print_position, maker.doing)
+        # Recognising the words of one file may take long, so the bar shows the second that was reached.
+        recognising = [maker for maker in self._reader.makers.values() if maker.recognizer is not None]
+        bar = Progress(num_files, len(recognising), self.progress and num_files > 0)
+        for maker in recognising:
+            maker.on_progress = partial(bar.recognise, maker.doing)
         # Clips are committed in the order in which they were submitted.
         began = time.monotonic()
         is_first = True
@@ -543,8 +537,9 @@ class Indexer:
                 check_embedded(batch, [(source.path, window) for source, window in asked])
                 reads = [(*job, found) for job, found in zip(asked, batch.notes, strict=True)]
                 self._commit(reads, batch, report)
+                for source, *_ in reads:
+                    bar.add(source.path, 1 / len(source.windows))
                 done = sum(1 / len(source.windows) for source, *_ in reads)
-                bar.update(min(done, bar.total - bar.n))  # rounding: parts may add up to slightly more than the total
                 if is_first and self.progress and done < num_files - 0.5:
                     bar.write(_estimate(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
                 is_first = False

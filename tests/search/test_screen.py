@@ -267,7 +267,7 @@ def test_the_recogniser_computes_on_pictures_of_bounded_size(rapid, monkeypatch,
     monkeypatch.setattr(rapid._read._load_det_model(), "session", Detector())
     rapid(np.zeros((*size, 3), np.uint8))
     ((height, width),) = seen
-    assert min(height, width) <= 960 and max(height, width) <= 3 * 736 + 32
+    assert min(height, width) <= 960 and max(height, width) <= 3 * 480 + 32
 
 
 def test_words_of_a_long_and_narrow_picture_are_read(rapid):
