@@ -92,10 +92,10 @@ class _Source:
     file: MediaFile | None = None
     num_read: int = 0
     num_lost: int = 0
-    lacks_transcript: bool = False
     has_words: bool = False
     stale_removed: bool = False
     is_kept: bool = False
+    hints: set[str] = field(default_factory=set)
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
     max_audio: float | None = None
@@ -118,7 +118,7 @@ class _Source:
         self.num_clips += found.reason is None
         self.num_lost += found.is_lost
         self.max_audio = self.max_audio or found.max_audio
-        self.lacks_transcript = self.lacks_transcript or found.lacks_transcript
+        self.hints.update(found.hints)
         self.has_words = self.has_words or found.has_words
         # A stream that ends within a window is missing in the windows after it, so reasons are problems, too.
         span = Place(self.path, *window or ()).span
@@ -152,6 +152,8 @@ class _Source:
         if not self.num_clips:
             reason = self.record().reason
             return FileState(self.path, _status_without_clips(reason), reason, is_dropped=self.stale_removed)
+        # A file has a subtitle if one of its windows has words of it.
+        hints = self.hints - {_SUBTITLE} if self.has_words else self.hints
         status = Status.CHANGED if self.was_known else Status.NEW
         if self.was_known and self.num_clips == self.num_windows - len(self.windows):
             status = Status.UNCHANGED
@@ -160,7 +162,7 @@ class _Source:
             status,
             problems=tuple(self._messages(self.problems)),
             max_audio=self.max_audio,
-            lacks_transcript=self.lacks_transcript and not self.has_words,
+            hints=frozenset(hints),
         )
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:

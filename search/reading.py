@@ -39,7 +39,7 @@ from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
 from .recognised import Recognised, RecognitionError
-from .screen import RapidOcrReader, Screen
+from .screen import RapidOcrReader, Screen, stands_still
 from .sources import further_texts, title_of_name, words_of
 from .speech import Speech
 
@@ -126,7 +126,8 @@ class Findings:
         file (`MediaFile`): the record of the file before reading.
         window (`tuple`, *optional*): what of the file was read; by default all of it.
         seconds (`float`, *optional*): the length of the window.
-        lacks_transcript (`bool`): the file has sound that is neither embedded nor was transcribed.
+        hints (`list[str]`): the modalities of words that nobody has looked for, where they would help: `"subtitle"` if
+            the file has sound that is not embedded, `"screen"` if its pictures stand still.
         has_words (`bool`): the window has a subtitle.
         problems (`list[str]`): what could not be read of it.
         reason (`str`, *optional*): why it is not a clip.
@@ -139,7 +140,7 @@ class Findings:
     file: MediaFile
     window: Window | None = None
     seconds: float | None = None
-    lacks_transcript: bool = False
+    hints: list[str] = field(default_factory=list)
     has_words: bool = False
     problems: list[str] = field(default_factory=list)
     reason: str | None = None
@@ -164,7 +165,7 @@ def _jpeg(value: Any) -> bool:
 
 _FINDINGS = {
     "seconds": (None, "[0, inf)"),
-    "lacks_transcript": flag,
+    "hints": [text],
     "has_words": flag,
     "problems": [text],
     "reason": (None, text),
@@ -356,7 +357,11 @@ class Reader:
                 found.file = MediaFile(path, 0, 0, "", found.reason)  # without a hash: read as soon as possible
             return found, None
         # What the report and the gallery need to know of a clip
-        found.lacks_transcript = "audio" not in self.processor.modalities and "subtitle" in self._hints_of(file)
+        hints = self._hints_of(file)
+        if "subtitle" in hints and "audio" not in self.processor.modalities:
+            found.hints.append("subtitle")
+        if SCREEN in hints and clip.frames is not None and stands_still(clip.frames):
+            found.hints.append(SCREEN)
         found.has_words = clip.has("subtitle")
         found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)

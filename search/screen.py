@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
-from itertools import filterfalse
+from itertools import filterfalse, pairwise
 
 import numpy as np
 from PIL import Image
@@ -41,6 +41,8 @@ _SAME = 0.9  # minimum similarity of two readings of a line, by difflib's ratio:
 _MISSED = 1  # consecutive frames in which a line may be missing: no reader finds it every time
 _BLOCK = 8  # side of a block in pixels
 _UNCHANGED = 8.0  # largest change of a block's colour where the text is the same
+_EDGE = 40  # smallest difference of brightness from one pixel to the next at an edge
+_LEAST_EDGES = 0.003  # smallest share of pixels at edges in a picture with a few words
 
 
 def padded(picture: np.ndarray) -> np.ndarray:
@@ -216,6 +218,21 @@ def _is_unchanged(before: np.ndarray, picture: np.ndarray) -> bool:
     return np.abs(earlier - later).max() <= _UNCHANGED
 
 
+def stands_still(frames: np.ndarray) -> bool:
+    """
+    Whether the pictures of a clip look like a slide or a recorded screen: most repeat the one before, and have edges.
+
+    Args:
+        frames (uint8 `np.ndarray` of shape `(frames, height, width, 3)`): RGB, in order.
+    """
+    frames = frames[::2]  # enough, and comparing takes time
+    num_unchanged = sum(_is_unchanged(*pair) for pair in pairwise(frames))
+    if num_unchanged <= (len(frames) - 1) / 2:
+        return False
+    grey = np.asarray(Image.fromarray(frames[len(frames) // 2]).convert("L"), np.int16)
+    return (np.abs(np.diff(grey)) >= _EDGE).mean() >= _LEAST_EDGES
+
+
 class Screen(Recognised):
     """
     The on-screen text of the files of a gallery; reads missing texts.
@@ -261,5 +278,6 @@ __all__ = [
     "RapidOcrReader",
     "Screen",
     "cues_of",
+    "stands_still",
     "without_lone_characters",
 ]

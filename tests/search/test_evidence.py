@@ -367,10 +367,10 @@ def sounds(place, monkeypatch):
 
 def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(place, sounds):
     first = index("clips", "--model", "light").stdout
-    assert "6 new" in first and "files with sound in which nobody has looked for words: 1; --transcribe" in first
+    assert "6 new" in first and "1 file has sound but no transcript; --transcribe makes one" in first
     later = index("clips", "--transcribe", "recogniser").stdout
     assert "0 new, 1 changed, 5 unchanged" in later
-    assert len(sounds) == 1 and "nobody has looked" not in later and "see --transcribe" not in later
+    assert len(sounds) == 1 and "no transcript" not in later and "see --transcribe" not in later
     modalities, mask = presence()
     assert mask["noise.wav"][modalities.index("subtitle")]
     assert best("an elephant in the kitchen")[0] == "noise.wav"

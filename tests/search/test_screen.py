@@ -19,6 +19,7 @@ from scalar_retrieval.search.screen import (
     RapidOcrReader,
     Screen,
     cues_of,
+    stands_still,
     without_lone_characters,
 )
 from tests.gallery.decoding.reading import write_media
@@ -219,6 +220,19 @@ def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_pa
     thread.start()
     thread.join(30)
     assert len(ended) == 1 and len(fake.pictures) == 2 and os.listdir(tmp_path / "transcripts") == []
+
+
+def test_slides_stand_still_and_films_and_empty_pictures_do_not():
+    slide, other = drawn(("The bells ring at noon", 20, 20, 40)), drawn(("at noon", 20, 20, 40))
+    noise = np.random.default_rng(0).integers(-3, 4, (8, *slide.shape))  # of compression
+    slides = np.stack([slide, slide, slide, slide, slide, slide, other, other])
+    assert stands_still((slides + noise).clip(0, 255).astype(np.uint8))
+    for frames in (
+        np.stack([np.roll(slide, 40 * step, 1) for step in range(8)]),  # moves
+        np.stack([drawn()] * 8),  # has no edges
+        slide[None],  # may be of a film
+    ):
+        assert not stands_still(frames)
 
 
 # The real reader -----------------------------------------------------------------------------------------------------
