@@ -149,11 +149,14 @@ class _Source:
         """The state of the file for the report, once it is done."""
         if self.is_kept:
             return FileState(self.path, Status.OUT_OF_REACH, joined(list(self.reasons)))
+        # A file has a subtitle if one of its windows has words of it.
+        hints = frozenset(self.hints)
+        if self.has_words:
+            hints -= {_SUBTITLE}
         if not self.num_clips:
             reason = self.record().reason
-            return FileState(self.path, _status_without_clips(reason), reason, is_dropped=self.stale_removed)
-        # A file has a subtitle if one of its windows has words of it.
-        hints = self.hints - {_SUBTITLE} if self.has_words else self.hints
+            status = _status_without_clips(reason)
+            return FileState(self.path, status, reason, is_dropped=self.stale_removed, hints=hints)
         status = Status.CHANGED if self.was_known else Status.NEW
         if self.was_known and self.num_clips == self.num_windows - len(self.windows):
             status = Status.UNCHANGED
@@ -162,7 +165,7 @@ class _Source:
             status,
             problems=tuple(self._messages(self.problems)),
             max_audio=self.max_audio,
-            hints=frozenset(hints),
+            hints=hints,
         )
 
     def _messages(self, found: dict[str, list[str | None]]) -> list[str]:

@@ -12,7 +12,7 @@ _FORM = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}
 
 class Progress(tqdm):
     """
-    A bar over files, shared by threads. A file counts by the share of its windows that are done, or by the share of
+    A bar over files, shared by threads. A file counts by the share of it that is embedded, or by the share of
     its length in which words were recognised, if that is more.
 
     Args:
@@ -36,7 +36,7 @@ class Progress(tqdm):
             self._lengths[path] = seconds
 
     def add(self, path: str, share: float) -> None:
-        """Count a further share of the windows of a file."""
+        """Count a further share of a file as embedded."""
         with self._turn:
             self._read[path] = self._read.get(path, 0.0) + share
             self._count(path)

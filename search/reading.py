@@ -42,6 +42,7 @@ from .recognised import Recognised, RecognitionError
 from .screen import RapidOcrReader, Screen, stands_still
 from .sources import further_texts, title_of_name, words_of
 from .speech import Speech
+from .states import DOUBTFUL
 
 if TYPE_CHECKING:
     from scalar_retrieval.modeling_scalar.processing_scalar import Clip, ScalarProcessor
@@ -127,7 +128,8 @@ class Findings:
         window (`tuple`, *optional*): what of the file was read; by default all of it.
         seconds (`float`, *optional*): the length of the window.
         hints (`list[str]`): the modalities of words that nobody has looked for, where they would help: `"subtitle"` if
-            the file has sound that is not embedded, `"screen"` if its pictures stand still.
+            the file has sound that is not embedded, `"screen"` if its pictures stand still; and
+            [`~scalar_retrieval.search.states.DOUBTFUL`].
         has_words (`bool`): the window has a subtitle.
         problems (`list[str]`): what could not be read of it.
         reason (`str`, *optional*): why it is not a clip.
@@ -247,6 +249,7 @@ class _File:
         self.facts = Facts("", [], False, False)
         self.error: OSError | ValueError | None = None  # why the file cannot be opened
         self.transcripts: dict[str, str | None] = {}
+        self.hints: list[str] = []
         self.failure: str | None = None
 
 
@@ -318,6 +321,7 @@ class Reader:
                 self._examine(job, file)
         record = file.record
         found = Findings(record, window=job.window, reason=record.reason, is_lost=file.is_lost, failure=file.failure)
+        found.hints += file.hints
         if found.reason is not None:
             return found, None
         # Options that are None are left out, as readers need not take them.
@@ -421,6 +425,8 @@ class Reader:
             if name not in job.texts:
                 try:
                     file.transcripts[name] = maker.of(job.path, file.record.sha256, self.processor.reader)
+                    if maker.is_doubtful(file.record.sha256):
+                        file.hints.append(DOUBTFUL)
                 except RecognitionError as error:
                     file.failure = str(error)
 

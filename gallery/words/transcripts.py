@@ -25,6 +25,7 @@ SCREEN = "screen"
 KINDS = (SPEECH, SCREEN)
 
 _MACHINE = "made by machine: "
+_DOUBTED = ", which doubted its words"
 
 
 class Cue(NamedTuple):
@@ -36,10 +37,11 @@ class Cue(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """A machine's transcript: its cues, and the machine's name."""
+    """A machine's transcript: its cues, the machine's name, and whether there are none because it doubted them."""
 
     cues: Sequence[Cue]
     machine: str
+    is_doubtful: bool = False
 
 
 def _time(seconds: float) -> str:
@@ -59,10 +61,13 @@ def as_vtt(cues: Sequence[Cue], note: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def write_transcript(path: Path, cues: Sequence[Cue], machine: str) -> None:
-    """Write words as a WebVTT file that names the machine that recognised them."""
+def write_transcript(path: Path, cues: Sequence[Cue], machine: str, is_doubtful: bool = False) -> None:
+    """Write words as a WebVTT file that names the machine that recognised them, and says if it doubted them."""
     # An arrow in a note would begin a cue.
-    text = as_vtt(cues, _MACHINE + " ".join(machine.replace("-->", "->").split()))
+    note = _MACHINE + " ".join(machine.replace("-->", "->").split())
+    if is_doubtful:
+        note += _DOUBTED
+    text = as_vtt(cues, note)
     write_whole(path, lambda file: file.write(text.encode("utf-8", "replace")))
 
 
@@ -95,6 +100,10 @@ class Transcripts:
             return b" --> " in path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def is_doubtful(self, sha256: str) -> bool:
+        """Whether a transcript has no words because the machine doubted them."""
+        return self.has_words(sha256) is False and _DOUBTED.encode() in self.path_of(sha256).read_bytes()
 
     def with_words(self, sha256: str) -> Path | None:
         """The path of the transcript for a hash, if it exists and contains words."""

@@ -26,8 +26,8 @@ def save_ctc(folder):
     return folder
 
 
-def heard_by(kind, answer):
-    """A recogniser that hears `answer`."""
+def heard_by(kind, answer, is_doubtful=False):
+    """A recogniser that hears `answer`, and may doubt it."""
     recognizer = SpeechRecognizer.__new__(SpeechRecognizer)
     recognizer.name, recognizer.kind, recognizer.calls = "fake/model", kind, []
 
@@ -36,6 +36,7 @@ def heard_by(kind, answer):
         return answer(len(recognizer.calls)) if callable(answer) else answer
 
     recognizer.pipeline = hear
+    recognizer._is_doubtful = lambda waveform, text: is_doubtful
     recognizer.most_tokens, recognizer._lock = 440, Lock()
     return recognizer
 

@@ -3,6 +3,7 @@
 import json
 import os
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -145,9 +146,48 @@ LOOPS = ["a" * 1782, "I'm going to take a look at it, " * 40, "Thank you for wat
 @pytest.mark.parametrize("kind", ["whisper", "ctc", "plain"])
 def test_a_loop_counts_as_not_understood_whoever_heard_it(kind, text):
     answer = {"text": text, "chunks": [] if kind == "plain" else [{"text": text, "timestamp": (0.0, 3.0)}]}
-    assert heard_by(kind, answer)(NOISE) == []
+    assert heard_by(kind, answer)(NOISE) is None
     pieces = [{"text": text[place : place + 20], "timestamp": (0.0, 3.0)} for place in range(0, len(text), 20)]
-    assert heard_by(kind, {"text": text, "chunks": pieces})(NOISE) == []
+    assert heard_by(kind, {"text": text, "chunks": pieces})(NOISE) is None
+
+
+def test_words_that_whisper_doubts_are_not_returned_and_none_are_none():
+    answer = {"text": "", "chunks": [{"text": " once upon a time", "timestamp": (0.0, 3.0)}]}
+    assert heard_by("whisper", answer, is_doubtful=True)(NOISE) is None
+    assert heard_by("whisper", {"text": "", "chunks": [{"text": " ♪", "timestamp": (0.0, 3.0)}]})(NOISE) == []
+
+
+@pytest.mark.parametrize(
+    ("languages", "certainty", "expected"),
+    [
+        ((5.0, 0.0, 0.0), 20.0, False),
+        ((5.0, 0.0, 0.0), 0.0, True),  # improbable words
+        ((0.5, 0.4, 0.3), 20.0, True),  # of no known language
+    ],
+)
+def test_whisper_doubts_improbable_words_and_those_of_a_language_that_it_is_unsure_of(
+    whisper, languages, certainty, expected
+):
+    recognizer = SpeechRecognizer(str(whisper), "whisper", CPU)
+    model, text = recognizer.pipeline.model, LETTERS * 3
+    known = model.generation_config.lang_to_id = dict.fromkeys("abc")
+    for number, name in enumerate(known):
+        known[name] = recognizer.pipeline.tokenizer.convert_tokens_to_ids("<|en|>") + number
+    prompts = []
+
+    def forward(features, decoder_input_ids, use_cache=None):
+        prompts.append(decoder_input_ids[0].tolist())
+        logits = torch.zeros(1, len(prompts[-1]), model.config.vocab_size)
+        logits[0, range(len(prompts[-1]) - 1), prompts[-1][1:]] = certainty
+        logits[0, 0, list(known.values())] = torch.tensor(languages)
+        return SimpleNamespace(logits=logits)
+
+    model.forward = forward
+    model.detect_language = lambda features: forward(features, torch.tensor([[0]])).logits[0, 0].argmax()
+    assert recognizer._is_doubtful(NOISE, text) is expected
+    config = model.generation_config
+    expected = [config.decoder_start_token_id, known["a"], config.task_to_id["transcribe"]]
+    assert prompts[-1][:4] == [*expected, config.no_timestamps_token_id] and len(prompts[-1]) == 4 + len(text)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +250,18 @@ def test_faster_whisper_hears_words_with_times(converted):
     recognizer = recognizer_of(converted, "tiny", CPU)
     cues = recognizer(MediaReader().read_audio(SPEECH))
     assert recognizer.name == "tiny"
-    assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues)
+    assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues or ())
+
+
+@pytest.mark.parametrize(("logprob", "language", "expected"), [(-0.5, 0.9, 1), (-1.5, 0.9, None), (-0.5, 0.4, None)])
+def test_faster_whisper_returns_no_words_that_it_doubts(converted, logprob, language, expected):
+    recognizer = recognizer_of(converted, "tiny", CPU)
+    segment = SimpleNamespace(start=0.0, end=1.0, text=" the bells ring", avg_logprob=logprob)
+    recognizer._model.transcribe = lambda *_, **__: ([segment], SimpleNamespace(language_probability=language))
+    heard = recognizer(NOISE)
+    assert (heard and len(heard)) == expected
+    recognizer._model.transcribe = lambda *_, **__: ([], SimpleNamespace(language_probability=language))
+    assert recognizer(NOISE) == []
 
 
 def cached(cache, name, revision, when):

@@ -10,11 +10,13 @@ import pytest
 from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.windows import SEGMENT
+from scalar_retrieval.gallery.words.cues import read_cues
 from scalar_retrieval.gallery.words.transcripts import Cue, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.speech import Speech
+from scalar_retrieval.search.states import DOUBTFUL
 from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
@@ -118,6 +120,15 @@ def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
     assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
 
 
+def test_a_file_whose_words_are_doubted_is_counted_and_not_heard_again(videos, tiny_model, tiny_processor):
+    recognizer = heard_by("whisper", HELLO, is_doubtful=True)
+    report, words = run(videos, tiny_model, tiny_processor, recognizer)
+    (doubted,) = (path for path, state in report.items() if DOUBTFUL in state.hints)
+    assert doubted.endswith("said.mp4") and not words["said.mp4"]
+    report, _ = run(videos, tiny_model, tiny_processor, recognizer)
+    assert len(recognizer.calls) == 1 and len(of(report, "unchanged")) == 3
+
+
 def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
     recognizer = heard_by("whisper", HELLO)
     _, words = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
@@ -217,6 +228,24 @@ def test_sound_without_speech_leaves_a_transcript_without_words_and_asks_no_mode
     speech = Speech(tmp_path, recognizer)
     assert speech.of("path", "a1", Sound(CHORD)) is None
     assert recognizer.calls == [] and speech.has_words("a1") is False
+
+
+def test_a_doubtful_transcript_is_not_stored_and_not_made_anew(videos, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
+    )
+    doubting = heard_by("whisper", HELLO, is_doubtful=True)
+    speech = Speech(tmp_path, doubting)
+    for _ in range(2):
+        assert speech.of(str(videos / "said.mp4"), "a1", SandboxedReader()) is None
+    assert len(doubting.calls) == 2 and speech.is_doubtful("a1") and speech.has_words("a1") is False
+    assert not speech.is_doubtful("a2")
+    # Words of one stretch that are doubted do not take others with them.
+    partly = heard_by("whisper", HELLO)
+    partly._is_doubtful = lambda waveform, text: len(waveform) < 8000
+    speech = Speech(tmp_path, partly)
+    assert speech.of(str(videos / "said.mp4"), "a2", SandboxedReader()) is not None
+    assert not speech.is_doubtful("a2") and len(read_cues(speech.path_of("a2"))) == 1
 
 
 def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811

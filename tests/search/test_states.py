@@ -3,7 +3,7 @@
 import pytest
 
 from scalar_retrieval.gallery.words.transcripts import SCREEN
-from scalar_retrieval.search.states import FileState, Report, Status
+from scalar_retrieval.search.states import DOUBTFUL, FileState, Report, Status
 
 
 class Empty:
@@ -26,9 +26,10 @@ def last_lines(*hints):
 
 
 def test_what_would_help_is_said_once_with_the_number_of_files(monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.search.states.check_installed", lambda *_: None)
+    monkeypatch.setattr("scalar_retrieval.commands.extras.find_spec", lambda module: True)
     assert last_lines((), ()) == []
     assert last_lines(("subtitle",), ()) == ["1 file has sound but no transcript; --transcribe makes one"]
+    assert last_lines((DOUBTFUL,), (DOUBTFUL,)) == ["2 files have a doubtful transcript, which is not stored"]
     assert last_lines(("subtitle",), (SCREEN,), ("subtitle", SCREEN)) == [
         "2 files have sound but no transcript; --transcribe makes one",
         "2 files have pictures that stand still, as slides do; --read-text reads the words in them",
