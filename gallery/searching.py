@@ -28,7 +28,7 @@ from .querying import (
 from .searcher import Scoring, Searcher, Selection, UnsupportedError, are_selected
 from .second_stage.matching import check_can_match, check_depth
 from .second_stage.reranking import rerank as rerank_hits
-from .store.described import Described, score_options_of
+from .store.described import Described, score_options_of, unread_lines
 from .store.windows import SEGMENT
 
 if TYPE_CHECKING:
@@ -230,6 +230,8 @@ def search(
             hits.words = quoted
             if is_of_all and like is None and rerank is None:
                 hits.least_score = _least_score(described, scoring, names, hits.num_clips)
+            if hits.matches_well is False:
+                hits.notes = [*hits.notes, *unread_lines(described.metadata)]
             found[row] = hits
 
     # The second stage reads the files of the first hits, each once for all queries.

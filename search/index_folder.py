@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.decoding import Limits
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
 from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
-from scalar_retrieval.gallery.store.described import ADVICE, LEAST_SCORE, LIMITS, reading_of, scale_lines
+from scalar_retrieval.gallery.store.described import ADVICE, LEAST_SCORE, LIMITS, UNREAD, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
@@ -34,6 +34,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, kin
 
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
+from .languages import languages_read, name_of
 from .reading import default_workers, memory_of_decoders
 from .setup import Loaded, Setup, load
 from .sources import FileSelection, find_clips, find_files, further_texts
@@ -245,6 +246,19 @@ def _settle(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
     if is_due(gallery):
         embed = partial(embed_captions, loaded.model, loaded.processor)
         writer.metadata |= {LEAST_SCORE: measure_least_score(gallery, own_texts(gallery), embed)}
+        writer.commit()
+
+
+def _count_languages(writer: GalleryWriter, read: Collection[str] | None, settle: Callable[[], None]) -> None:
+    """Note how many files are in languages that are not `read`, and `settle` what else follows from the clips."""
+    settle()
+    counts = Counter(writer.gallery().file_rows.column("language").to_pylist())
+    unread = {}
+    for language, count in counts.most_common():
+        if language is not None and read is not None and language not in read:
+            unread[name_of(language)] = count
+    if unread != writer.metadata.get(UNREAD, {}):
+        writer.metadata[UNREAD] = unread
         writer.commit()
 
 
@@ -471,6 +485,7 @@ def index(
             embed=embed,
         )
         settle = partial(_settle, writer, loaded, say, warn)
+        settle = partial(_count_languages, writer, languages_read(model, identity), settle)
         if watch:
             _watch(paths, selection, indexer, settle, say)
         else:

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -95,6 +95,7 @@ class _Source:
     has_words: bool = False
     stale_removed: bool = False
     is_kept: bool = False
+    languages: Counter[str] = field(default_factory=Counter)
     hints: set[str] = field(default_factory=set)
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
     problems: dict[str, list[str | None]] = field(default_factory=dict)
@@ -104,6 +105,8 @@ class _Source:
         self.key = uuid4().hex
         self.num_clips = self.num_windows - len(self.windows)  # clips from earlier runs
         self.before = {} if self.recorded is None else self.recorded.words()
+        if self.num_clips and self.recorded is not None and self.recorded.language is not None:
+            self.languages[self.recorded.language] += self.num_clips
 
     @property
     def is_done(self) -> bool:
@@ -119,6 +122,11 @@ class _Source:
         self.num_lost += found.is_lost
         self.max_audio = self.max_audio or found.max_audio
         self.hints.update(found.hints)
+        # The language of a file is that of most of its clips.
+        if found.language is not None:
+            self.languages[found.language] += 1
+        for language, _ in self.languages.most_common(1):
+            self.file = replace(self.file, language=language)
         self.has_words = self.has_words or found.has_words
         # A stream that ends within a window is missing in the windows after it, so reasons are problems, too.
         span = Place(self.path, *window or ()).span
@@ -306,8 +314,8 @@ class _Update:
             recorded = old.recorded_ns
             if recorded == date_in_name(old.path):
                 recorded = date_in_name(path) or recorded
-            texts = as_json(texts)
-            yield old, replace(new, reason=old.reason, texts=texts, recorded_ns=recorded, place=old.place)
+            kept = {name: getattr(old, name) for name in ("reason", "place", "language")}
+            yield old, replace(new, texts=as_json(texts), recorded_ns=recorded, **kept)
 
     # Files to read ---------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from scalar_retrieval.gallery.store.windows import NOTHING, SLIVER, clip_id_of, 
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
 
+from .languages import language_of
 from .recognised import Recognised, RecognitionError
 from .screen import RapidOcrReader, Screen, stands_still
 from .sources import further_texts, title_of_name, words_of
@@ -127,6 +128,7 @@ class Findings:
         file (`MediaFile`): the record of the file before reading.
         window (`tuple`, *optional*): what of the file was read; by default all of it.
         seconds (`float`, *optional*): the length of the window.
+        language (`str`, *optional*): of its texts, if known.
         hints (`list[str]`): the modalities of words that nobody has looked for, where they would help: `"subtitle"` if
             the file has sound that is not embedded, `"screen"` if its pictures stand still; and
             [`~scalar_retrieval.search.states.DOUBTFUL`].
@@ -142,6 +144,7 @@ class Findings:
     file: MediaFile
     window: Window | None = None
     seconds: float | None = None
+    language: str | None = None
     hints: list[str] = field(default_factory=list)
     has_words: bool = False
     problems: list[str] = field(default_factory=list)
@@ -167,6 +170,7 @@ def _jpeg(value: Any) -> bool:
 
 _FINDINGS = {
     "seconds": (None, "[0, inf)"),
+    "language": (None, text),
     "hints": [text],
     "has_words": flag,
     "problems": [text],
@@ -185,6 +189,7 @@ _RECORD = {
     "texts": (None, text),
     "recorded_ns": (None, _moment),
     "place": (None, ["[-180, 180]"]),
+    "language": (None, text),
 }
 
 
@@ -367,6 +372,7 @@ class Reader:
         if SCREEN in hints and clip.frames is not None and stands_still(clip.frames):
             found.hints.append(SCREEN)
         found.has_words = clip.has("subtitle")
+        found.language = language_of(" ".join(clip.text_of(name) or "" for name in self.processor.modalities))
         found.problems = problems
         found.seconds = seconds_of(file.seconds, job.window)
         if (clip.duration or 0) >= self.processor.max_audio_seconds + SLIVER:

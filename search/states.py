@@ -7,6 +7,7 @@ from enum import StrEnum
 from shlex import quote
 
 from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.store.described import unread_lines
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 
@@ -151,6 +152,7 @@ class Report(dict[str, FileState]):
             except ModuleNotFoundError as error:
                 line += f". {missing_extra(error)}"
             yield line
+        yield from unread_lines(gallery.metadata)
 
 
 def _cut_line(states: list[FileState], segment: float | None) -> str:

@@ -15,7 +15,7 @@ JOBS = {
     "trainer.run": 42,
     "trainer.scalar_trainer": 38,
     "eval.source": 40,
-    "search.index_folder": 43,
+    "search.index_folder": 44,
     "search.service.app gallery.folder_searcher": 45,
     "gallery.gallery gallery.searching gallery.folder_searcher": 38,
     "modeling_scalar.scores_scalar": 2,

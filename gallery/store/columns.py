@@ -17,8 +17,8 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~sca
 `files/`
     `path`, `size`, `mtime_ns`, `sha256` of each media file at the time it was read (see
     [`~scalar_retrieval.gallery.store.rows`]), `reason` (string) if the file or some of its windows could not be read,
-    `texts` (string), a JSON object with its title and the like, and `recorded_ns` and `place` of its recording, if
-    known. Only galleries of one's own files have it;
+    `texts` (string), a JSON object with its title and the like, their `language` (string), and `recorded_ns` and
+    `place` of its recording, if known. Only galleries of one's own files have it;
     `clip_id` is then the path, or a window of it (see [`~scalar_retrieval.gallery.store.windows`]).
 
 Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.

@@ -25,9 +25,15 @@ SCALES = "scales"
 """The metadata entry that says from what scales were measured without labels, such as `"214 titles and
 subtitles"`; see `scalar_retrieval.gallery.scales`."""
 
+UNREAD = "unread"
+"""The metadata entry with the number of files in each language that the model does not read, by its English name."""
+
+READS = {"light": "ar de en es fr it ja ko nl pl pt ru th tr zh zh-TW".split()}
+"""The languages that models read, by their names."""
+
 LIMITS = {
     "light": "light recognises about a thousand kinds of things in pictures, but no actions, colours or people, and "
-    "reads 16 languages (ar de en es fr it ja ko nl pl pt ru th tr zh zh-TW)."
+    f"reads {len(READS['light'])} languages ({' '.join(READS['light'])})."
 }
 """What models find, if that is less than one would expect, by their names."""
 
@@ -40,6 +46,7 @@ ADVICE = {
 SLICES = "modality_slices"
 """The metadata entry with the slice of a query's components that the vectors of each modality have."""
 
+_MOST_NAMED = 4  # languages
 _WIDEST = 2**16  # components of a query
 
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
@@ -89,6 +96,7 @@ _METADATA = {
     "plan?": (None, {}),
     "unfinished?": {...: count},
     "lost?": {...: count},
+    "unread?": {...: count},
     "benchmark?": text,
     "split?": text,
     "task?": text,
@@ -116,6 +124,21 @@ def scale_lines(metadata: Mapping[str, Any]) -> list[str]:
     if metadata.get(SCALES) is not None:
         lines.append(f"scales from {metadata[SCALES]}")
     return lines
+
+
+def unread_lines(metadata: Mapping[str, Any]) -> list[str]:
+    """A line with the number of files in languages that the model does not read, if there are some."""
+    unread = metadata.get(UNREAD)
+    if not unread:
+        return []
+    *names, last = unread
+    if len(unread) > _MOST_NAMED:
+        names = names[: _MOST_NAMED - 1]
+        last = "other languages"
+    languages = f"{', '.join(names)} or {last}" if names else last
+    count = sum(unread.values())
+    files = "1 file is" if count == 1 else f"{count} files are"
+    return [f"{files} in {languages}, which `{metadata.get('model')}` does not read."]
 
 
 def score_options_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,7 +346,9 @@ __all__ = [
     "LIMITS",
     "MODALITIES",
     "SCALES",
+    "READS",
     "SLICES",
+    "UNREAD",
     "Described",
     "Extent",
     "NoClipError",
@@ -335,4 +360,5 @@ __all__ = [
     "scale_lines",
     "score_options_of",
     "slices_of",
+    "unread_lines",
 ]

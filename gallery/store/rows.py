@@ -22,6 +22,7 @@ FILES = pa.schema(
         "texts": pa.string(),
         "recorded_ns": pa.int64(),
         "place": pa.list_(pa.float64()),
+        "language": pa.string(),
     }
 )
 """The columns of the table of media files: the fields of [`MediaFile`]."""
@@ -31,7 +32,7 @@ CODES = "_codes"
 CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.store.codes.Codes`]."""
 
-_NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "place")
+_NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "place", "language")
 _NAMED = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
@@ -53,6 +54,7 @@ class MediaFile:
         recorded_ns (`int`, *optional*): when it was recorded, according to its tags or its name, in nanoseconds from
             1970.
         place (`list[float]`, *optional*): where it was recorded: latitude and longitude in degrees.
+        language (`str`, *optional*): of the texts of its clips, in ISO 639-1.
     """
 
     path: str
@@ -63,6 +65,7 @@ class MediaFile:
     texts: str | None = None
     recorded_ns: int | None = None
     place: list[float] | None = None
+    language: str | None = None
 
     @property
     def date(self) -> datetime | None:

@@ -51,6 +51,13 @@ def test_a_query_that_nothing_answers_is_reported_with_the_nearest_clips(written
         assert answers(gallery.search(texts, **options)) == [True, False], options
 
 
+def test_a_search_that_finds_nothing_counts_the_files_in_languages_that_the_model_does_not_read(written):
+    gallery, texts = written(fitted(), model="light", unread={"Finnish": 3, "Greek": 2})
+    found, nothing = gallery.search(texts, k=3)
+    line = "5 files are in Finnish or Greek, which `light` does not read."
+    assert line not in found.notes and list(nothing.notes) == [line] and line in str(nothing)
+
+
 def test_a_search_that_is_made_otherwise_claims_nothing(written):
     gallery, texts = written(fitted())
     neutral = [1.0, 1.0, 1.0]

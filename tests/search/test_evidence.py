@@ -378,6 +378,23 @@ def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(pl
     assert "0 new, 0 changed" in again and len(sounds) == 1
 
 
+def test_files_in_a_language_that_light_does_not_read_are_counted_until_they_are_not(place):
+    subtitle = place / "clips" / "a talk.srt"
+    cue = "1\n00:00:00,000 --> 00:00:01,000\n"
+    (place / "clips" / "a talk.wav").write_bytes(wav(tone(16_000)))
+    line = "1 file is in Finnish, which `light` does not read."
+    for text, languages in (
+        ("Lapset leikkivät pihalla lumessa ja mummo katsoo ikkunasta", ["fi", {"Finnish": 1}]),
+        ("The children play in the snow while grandmother looks out of the window", ["en", {}]),
+    ):
+        subtitle.write_text(cue + text)
+        said = index("clips/a talk.wav", "--model", "light").stdout
+        gallery = Gallery.open("gallery")
+        (file,) = gallery.files.values()
+        assert [file.language, gallery.metadata.get("unread", {})] == languages
+        assert (line in said) == (file.language == "fi")
+
+
 def test_transcripts_of_another_gallery_are_used_by_files_that_have_clips(place, sounds):
     index("clips", "--read-text", "--transcribe", "recogniser")
     run("index", "clips", "--output", "other")
