@@ -530,7 +530,7 @@ class Indexer:
 
         def jobs() -> Iterator[Job]:
             for source in sources:
-                bar.begin(source.path, source.seconds)
+                bar.lengths[source.path] = source.seconds
                 for window in source.windows:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)

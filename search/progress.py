@@ -12,8 +12,7 @@ _FORM = "{l_bar}{bar}| {n:.1f}/{total_fmt} files [{elapsed}<{remaining}{postfix}
 
 class Progress(tqdm):
     """
-    A bar over files, shared by threads. A file counts by the share of it that is embedded, or by the share of
-    its length in which words were recognised, if that is more.
+    A bar over files, shared by threads. What is recognised of a file counts like what is embedded, in all at most one.
 
     Args:
         num_files (`int`): files to read.
@@ -25,41 +24,30 @@ class Progress(tqdm):
         super().__init__(total=num_files, disable=not is_shown, bar_format=_FORM)
         self._turn = Lock()
         self._num_recognisers = num_recognisers
-        self._lengths: dict[str, float] = {}
-        self._read: dict[str, float] = {}
-        self._recognised: dict[str, dict[str, float]] = {}
         self._counted: dict[str, float] = {}
-
-    def begin(self, path: str, seconds: float | None) -> None:
-        """Take note of the length of a file, if it is known."""
-        if seconds:
-            self._lengths[path] = seconds
+        self._reached: dict[tuple[str, str], float] = {}
+        self.lengths: dict[str, float | None] = {}
+        """The seconds of each file, if known."""
 
     def add(self, path: str, share: float) -> None:
-        """Count a further share of a file as embedded."""
+        """Count a further share of a file."""
         with self._turn:
-            self._read[path] = self._read.get(path, 0.0) + share
-            self._count(path)
+            before = self._counted.get(path, 0.0)
+            self._counted[path] = min(before + share, 1.0)
+            # Rounding: parts may add up to slightly more than the total.
+            self.update(min(self._counted[path] - before, self.total - self.n))
 
     def recognise(self, doing: str, path: str, second: float) -> None:
         """Tell, in the words `doing`, which second of a file a recogniser has reached."""
         name = plain(os.path.basename(path), "utf-8")[-30:]
         where = f"{doing} {name} at {tqdm.format_interval(second)}"
-        seconds = self._lengths.get(path)
-        with self._turn:
-            if seconds is not None:
-                where += f" of {tqdm.format_interval(seconds)}"
-                self._recognised.setdefault(path, {})[doing] = min(second / seconds, 1.0)
-            self.set_postfix_str(where, refresh=False)
-            self._count(path)
-
-    def _count(self, path: str) -> None:
-        # A file never counts for less than before, nor for more than one.
-        recognised = sum(self._recognised.get(path, {}).values()) / max(self._num_recognisers, 1)
-        before = self._counted.get(path, 0.0)
-        now = min(max(before, recognised, self._read.get(path, 0.0)), 1.0)
-        self._counted[path] = now
-        self.update(min(now - before, self.total - self.n))  # rounding: parts may add up to slightly more
+        seconds = self.lengths.get(path)
+        if seconds:
+            where += f" of {tqdm.format_interval(seconds)}"
+            before = self._reached.get((doing, path), 0.0)
+            self._reached[doing, path] = second
+            self.add(path, (second - before) / seconds / self._num_recognisers)
+        self.set_postfix_str(where)
 
 
 __all__ = ["Progress"]

@@ -12,8 +12,8 @@ def bar(capsys):
     made.close()
 
 
-def test_a_file_counts_as_far_as_its_words_are_recognised_or_its_windows_read(bar):
-    bar.begin("long.mp4", 100.0)
+def test_a_file_counts_as_far_as_its_words_are_recognised_and_once_at_most(bar):
+    bar.lengths["long.mp4"] = 100.0
     bar.recognise("transcribing", "long.mp4", 50.0)  # by one of two recognisers
     assert bar.n == pytest.approx(0.25)
     bar.recognise("reading words of", "long.mp4", 100.0)
@@ -24,7 +24,7 @@ def test_a_file_counts_as_far_as_its_words_are_recognised_or_its_windows_read(ba
 
 
 def test_words_of_a_file_of_unknown_length_only_say_where_they_are(bar):
-    bar.begin("stream.ts", None)
+    bar.lengths["stream.ts"] = None
     bar.recognise("transcribing", "stream.ts", 50.0)
     assert bar.n == 0 and bar.postfix == "transcribing stream.ts at 00:50"
 
