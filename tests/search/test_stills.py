@@ -53,6 +53,7 @@ def forge_hash(gallery, path, sha256):
         "texts": pa.array([None], text),
         "recorded_ns": pa.array([None], number),
         "place": pa.array([None], pa.list_(pa.float64())),
+        "language": pa.array([None], text),
     }
     with GalleryWriter(gallery) as writer:
         writer.append("files", pa.table(columns))
