@@ -239,10 +239,8 @@ def info(config: InfoConfig) -> None:
         fitted = f"fitted to {least['num_clips']} clips, by {', '.join(least['modalities'])}"
         print_lines(f"least score of a match: {least['score']:.3g} ({fitted})")
         if "source" in least:
-            print_lines(
-                f"least score from {least['source']}: {least['unanswered']:.1f} % of the latter and "
-                f"{least['answered']:.1f} % of the former are reported as without a match"
-            )
+            shares = f"{least['answered']:.1f} % of the former and {least['unanswered']:.1f} % of the latter"
+            print_lines(f"  from {least['source']}: {shares} score less")
     # When files were recorded
     extent = opened.extent
     if extent.oldest is not None:
