@@ -664,7 +664,7 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     if wanted.after is not None or wanted.before is not None:
         values["first"] = (wanted.after - _EPOCH) // _MICROSECOND if wanted.after else -_NEVER
         values["last"] = (wanted.before - _EPOCH) // _MICROSECOND if wanted.before else _NEVER
-        date = "coalesce(_recorded, _changed)"
+        date = "CASE WHEN _recorded IS NULL THEN _changed ELSE _recorded END"  # nodes do not get `coalesce`
         doubtful[DATE] = f"{date} BETWEEN %(first)s AND %(last)s - 1", f"{date} IS NULL"
     if wanted.words:
         values["words"] = [f"%{folded(word)}%" for word in wanted.words]  # letters and spaces, so nothing to escape
