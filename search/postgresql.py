@@ -1,15 +1,17 @@
 """A gallery in a table of PostgreSQL, on one server or partitioned over several, searched in one statement:
 
-    SELECT _node, scalar.scalar_best_clips(..., _id, k), count(*) FROM clips GROUP BY _node
+    SELECT _node, scalar.scalar_best(scalar.scalar_score(...), _id, k), count(*) FROM clips GROUP BY _node
 
 - A row is a clip: its facts for filters, one vector column for each modality (NULL where absent), their inner
-  products in float64, and `_sum`, a hash of all that searching reads. The row -1 of each node has `_about`: what was
-  pushed, with a version and the number of clips of every node.
+  products in float64, `_rho`, the least norm of a weighted mean of them, and `_sum`, a hash of all that searching
+  reads. The row -1 of each node has `_about`: what was pushed, with a version and the number of clips of every node.
 - Nodes are partitions in foreign tables of `postgres_fdw`, which computes scores, lists and counts where the rows are.
 - Searching runs code of whoever owns the table and the functions. So names have schemas, the search path is fixed, and
   each transaction begins with a check of all owners.
 - An answer has counted, on every node, all rows of one version with the hash that was written; otherwise it is an
   error that names the node.
+- A score is at most the largest product, divided by `_rho`: only clips for which that is as high as the best scores of
+  a sample are scored.
 - pgvector sums in float32, so the list holds upper bounds of the scores. The clips in it are read and scored in
   float64, and the list is made longer until its last bound is below the k-th best score.
 
@@ -35,6 +37,7 @@ import torch
 from psycopg import errors, sql
 
 from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
+from scalar_retrieval.gallery.exact.blocks import LONGEST
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from scalar_retrieval.gallery.hits import Hits, Texts
 from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
@@ -64,7 +67,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
 from .addresses import TableAddress
 
 FUNCTIONS = Path(__file__).with_name("scoring.sql").read_text()
-"""The SQL of `scalar_score`, `scalar_best` and `scalar_best_clips`, in the schema `scalar`."""
+"""The SQL of `scalar_score` and `scalar_best`, in the schema `scalar`."""
 
 SCHEMA = f"BEGIN;\nCREATE SCHEMA scalar;\n\n{FUNCTIONS}\nCOMMIT;\n"
 """The same SQL with the schema, all or nothing: in a schema of another role, functions could be that role's."""
@@ -87,15 +90,19 @@ OWN_COLUMNS = {
     "_about": "text",
     **FACTS,
     "_gram": "double precision[]",
+    "_rho": "double precision",
     "_digest": "text",
     "_words_sum": "bigint",
     "_sum": "bigint",
 }
 """The columns next to the vectors; names of modalities begin with a letter. `_id` is in the order of the gallery,
-`_gram` the lower triangle, `_digest` the hash that `push` compares, `_words_sum` that of `_words`."""
+`_gram` the lower triangle, `_rho` of [`~scalar_retrieval.gallery.exact.blocks.inverses_of`], `_digest` the hash that
+`push` compares, `_words_sum` that of `_words`."""
 
 VECTORS = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
 """By the precision of a gallery: pgvector's type, and that of its numbers on the wire."""
+_PRODUCT_ERROR = {"float16": 1e-3, "float32": 1e-5}
+"""More than the error of an inner product with a query in this type."""
 
 WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
 """SQL of the hash of the words of a row."""
@@ -135,6 +142,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MORE = 16  # entries of the first list beyond the number of hits
 _GROWTH = 16
+_LOOSE = 4  # clips that may reach a score, for each that does
 _GRACE = 1.0  # seconds in which a server must cancel a statement that took too long
 _HASTE = 2.0  # seconds in which a node must answer that it is there
 _UNIT_ROUNDING = 2.0**-24  # of float32
@@ -248,8 +256,8 @@ class Pushed:
         return (
             "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest, array_dims(_gram)], 0) "
             "# hash_array_extended(ARRAY[_id, _changed, _recorded, _words_sum, _all_words::int], 1) "
-            "# hash_array_extended(array_cat(_gram, ARRAY[]::float8[]), 2) # hash_array_extended(ARRAY[_seconds], 4) "
-            f"# hash_array_extended(ARRAY[{vectors}], 3)"
+            "# hash_array_extended(array_cat(_gram, ARRAY[]::float8[]), 2) "
+            f"# hash_array_extended(ARRAY[_seconds, _rho], 4) # hash_array_extended(ARRAY[{vectors}], 3)"
         )
 
     def unchanged(self, with_words: bool = True) -> str:
@@ -825,7 +833,7 @@ class _Ranking:
         # Score the clips with the highest bounds, and more of them until no other clip can be among the best.
         limit = k + _MORE
         while True:
-            entries = self.bounds(query, limit)
+            entries, rest = self.bounds(query, limit)
             numbers = [number for _, number in entries]
             rows = self.table.rows(self.connection, self.pushed, "_id = ANY(%s)", [numbers])
             shape = (len(rows), len(self.seen), self.pushed.dim)
@@ -835,8 +843,7 @@ class _Ranking:
             seen = presence & torch.tensor(self.seen)
             scores = exact_scores(queries, embeds, seen, MIN_NORM[torch.float32], self.options)
             best = scores.argsort(descending=True, stable=True)[:k]  # of equal ones, the first in the gallery
-            # Every clip that is not in the list has a score of at most its last bound.
-            if len(entries) < limit or scores[best[-1]] > entries[-1][0]:
+            if rest == -math.inf or (len(best) == k and scores[best[-1]] > rest):
                 break
             limit *= _GROWTH
 
@@ -860,8 +867,9 @@ class _Ranking:
             reason=reason,
         )
 
-    def bounds(self, query: torch.Tensor, limit: int) -> list[tuple[float, int]]:
-        """Upper bounds of scores, and numbers, of the `limit` clips with the highest bounds, best first."""
+    def bounds(self, query: torch.Tensor, limit: int) -> tuple[list[tuple[float, int]], float]:
+        """Upper bounds of scores, and numbers, of at most `limit` clips, best first; and what no score of another clip
+        is above, `-inf` if there is none."""
         condition = self.condition
         options = self.options
         # The error of D products of float32 numbers, summed in any order
@@ -871,31 +879,50 @@ class _Ranking:
             "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
         }
-        columns = "_node"
         # What the modalities of a space have of the query
         for start, stop in self.pushed.slices:
             values[f"from_{start}"] = str(query[start:stop].tolist())
+        products = ", ".join(map(self.product, range(len(self.seen))))
+
+        def best(where: str, error: str) -> str:
+            return (
+                f"scalar.scalar_best(scalar.scalar_score(ARRAY[{products}]::float8[], _gram, "
+                f"%(query_temperature)s::float8, error => {error}), _id, %(limit)s::int) FILTER (WHERE {where})"
+            )
+
+        # As many clips as are wanted have the scores of the best of a sample, so that others need not be scored.
+        floor = -math.inf
+        where = condition.allowed
+        step = math.isqrt(sum(self.pushed.num_clips.values()) // (_LOOSE * limit))
+        if step > 1:
+            entries = self.listed(values, "_node", best(f"{where} AND _id %% {step} = 0", "0"))
+            if len(entries) >= limit:
+                floor, _ = entries[limit - 1]
+                values["floor"] = floor
+                where += f" AND ({' OR '.join(self.can_reach(floor))})"
+        columns = "_node"
         # The first query also counts rows; in a snapshot, nothing changes afterwards.
-        is_first = self.num_allowed is None
-        if is_first:
+        if self.num_allowed is None:
             columns += ", min(_about), count(*)"
             unchanged = self.pushed.unchanged(WORDS in condition.left_out)
-            for where in (unchanged, condition.allowed, *condition.left_out.values()):
-                columns += f", count(*) FILTER (WHERE {where})"
-        products = ", ".join(map(self.product, range(len(self.seen))))
-        columns += (
-            f", scalar.scalar_best_clips(ARRAY[{products}]::float8[], _gram, %(query_temperature)s::float8, "
-            f"%(error)s::float8, _id, %(limit)s::int) FILTER (WHERE {condition.allowed})"
-        )
-        rows = self.table.run(self.connection, f"SELECT {columns} FROM {{table}} GROUP BY _node", values)
-        if is_first:
+            for part in (unchanged, condition.allowed, *condition.left_out.values()):
+                columns += f", count(*) FILTER (WHERE {part})"
+        entries = self.listed(values, columns, best(where, "%(error)s::float8"))
+        if len(entries) < limit:
+            return entries, floor
+        last, _ = entries[limit - 1]
+        return entries[:limit], max(last, floor)
+
+    def listed(self, values: dict[str, Any], columns: str, best: str) -> list[tuple[float, int]]:
+        """The scores and numbers that `best` gives of all nodes, best first; further columns are counts to note."""
+        rows = self.table.run(self.connection, f"SELECT {columns}, {best} FROM {{table}} GROUP BY _node", values)
+        if columns != "_node":
             self.note_counts(rows)
-        # The best of each node, together
         entries = []
-        for *_, best in rows:
-            for bound, number in best or ():
-                entries.append((float(bound), int(number)))
-        return sorted(entries, key=lambda entry: (-entry[0], entry[1]))[:limit]
+        for *_, found in rows:
+            for score, number in found or ():
+                entries.append((float(score), int(number)))
+        return sorted(entries, key=lambda entry: (-entry[0], entry[1]))
 
     def note_counts(self, rows: Sequence[tuple]) -> None:
         """Check that every row of one version was counted, and note how many clips are allowed."""
@@ -917,15 +944,30 @@ class _Ranking:
         """SQL of the calibrated product of the query with a modality; NULL if it is absent or not in use."""
         if not self.seen[place]:
             return "NULL"
-        column = self.pushed.columns[place]
         start, _ = self.pushed.slices[place]
-        product = f"{{vector}}.inner_product({column}::{{vector}}.vector, %(from_{start})s::{{vector}}.vector)"
-        options = self.options
-        if options.modality_scale is not None:
-            product += f" * {float(options.modality_scale[place])}::float8"
-        if options.modality_offset is not None:
-            product += f" + ({float(options.modality_offset[place])})::float8"
+        vectors = f"{self.pushed.columns[place]}::{{vector}}.vector, %(from_{start})s::{{vector}}.vector"
+        return self.calibrated(place, f"{{vector}}.inner_product({vectors})")
+
+    def calibrated(self, place: int, product: str) -> str:
+        """SQL of a product with a modality, calibrated."""
+        if self.options.modality_scale is not None:
+            product += f" * {float(self.options.modality_scale[place])}::float8"
+        if self.options.modality_offset is not None:
+            product += f" + ({float(self.options.modality_offset[place])})::float8"
         return product
+
+    def can_reach(self, floor: float) -> Iterator[str]:
+        """SQL of whether a clip may have a score of `%(floor)s`, by each modality in use: one has to hold. In the type
+        of the column, products take half the time."""
+        kind, _ = VECTORS[self.pushed.dtype]
+        # Divided by the least norm, or what is negative by the largest.
+        least = f"%(floor)s::float8 * {'_rho' if floor > 0 else LONGEST}"
+        for place, column in enumerate(self.pushed.columns):
+            if self.seen[place]:
+                start, _ = self.pushed.slices[place]
+                negative = f"({column} OPERATOR({{vector}}.<#>) %(from_{start})s::{{vector}}.{kind})"
+                product = f"({_PRODUCT_ERROR[self.pushed.dtype]} - {negative})"
+                yield f"{self.calibrated(place, product)} >= {least}"
 
 
 __all__ = [

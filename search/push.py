@@ -18,15 +18,18 @@ from typing import Any
 import numpy as np
 import psycopg
 import pyarrow as pa
+import torch
 from psycopg import sql
 from tqdm import tqdm
 
+from scalar_retrieval.gallery.exact.blocks import inverses_of
 from scalar_retrieval.gallery.filters import NO_DATE
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.columns import embeds_of, presence_of
 from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES, SLICES
 from scalar_retrieval.gallery.store.rows import texts_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
+from scalar_retrieval.modeling_scalar.scores_scalar import MIN_NORM
 
 from .addresses import TableAddress
 from .postgresql import (
@@ -46,7 +49,7 @@ _TIMEOUT = 3600
 _HIGHEST = 2**62  # number of a clip
 _REPEATED = ("model", "fingerprint", "query_temperature", "score_options", LEAST_SCORE, SEGMENT, SLICES)
 """What the table repeats of a gallery's metadata."""
-_COPIED = ("_node", "_id", "_digest", "_gram", *FACTS)
+_COPIED = ("_node", "_id", "_digest", "_gram", "_rho", *FACTS)
 _CONTROL = """\
 comment = 'SCALAR''s score of clips, and the list of the best'
 default_version = '1'
@@ -332,8 +335,11 @@ class _Push:
         vectors = np.stack([row.vectors for *_, row in waiting])
         # The inner products in float64: the lower triangle by rows, (N, M (M + 1) / 2)
         exactly = vectors.astype(np.float64)
+        squares = exactly @ exactly.transpose(0, 2, 1)
+        masks = torch.from_numpy(np.stack([row.mask for *_, row in waiting]))
+        norms, _ = inverses_of(torch.from_numpy(squares), masks, MIN_NORM[torch.float32])
         rows, columns = np.tril_indices(vectors.shape[1])
-        grams = (exactly @ exactly.transpose(0, 2, 1))[:, rows, columns].tolist()
+        grams = squares[:, rows, columns].tolist()
         # pgvector's format on the wire: the number of dimensions, two unused bytes, and the numbers
         sent = vectors.astype(VECTORS[self.pushed.dtype][1])
         slices = self.pushed.slices
@@ -341,12 +347,12 @@ class _Push:
         copy = f"COPY pushed ({names}) FROM STDIN (FORMAT BINARY)"
         with self.table.errors(), self.connection.cursor().copy(copy) as copied:
             copied.set_types([*map(OWN_COLUMNS.get, _COPIED), *["bytea"] * len(self.pushed.modalities)])
-            for (node, number, row), gram, own in zip(waiting, grams, sent, strict=True):
+            for (node, number, row), gram, norm, own in zip(waiting, grams, norms.tolist(), sent, strict=True):
                 stored: list[bytes | None] = [None] * len(own)
                 for place in row.mask.nonzero()[0]:
                     start, stop = slices[place]
                     stored[place] = (stop - start).to_bytes(2, "big") + b"\0\0" + own[place, start:stop].tobytes()
-                copied.write_row([node, number, row.digest(), gram, *row.facts, *stored])
+                copied.write_row([node, number, row.digest(), gram, norm, *row.facts, *stored])
         self.insert()
 
     def insert(self) -> None:

@@ -133,31 +133,3 @@ CREATE OR REPLACE AGGREGATE scalar.scalar_best(score float8, id anyelement, k in
     SFUNC = scalar.scalar_best_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar.scalar_best_list,
     COMBINEFUNC = scalar.scalar_best_join, PARALLEL = SAFE
 );
-
--- The same list of the scores of clips, without computing those that cannot be in it, if there are up to three
--- modalities, unit vectors, and the lower triangle of the inner products of all vectors that a clip has. A score is at
--- most the largest product, divided by the least norm of a weighted mean of the vectors. With a least inner product c
--- of two of them, its square is at least 1 / 3 + 2 / 3 c, and for one vector 1; 0.99 leaves room for rounded vectors.
--- `0 * products[1]` is NULL for a modality that the clip lacks, and then the inner product is left out.
-CREATE OR REPLACE FUNCTION scalar.scalar_best_clips_step(
-    best text[], products float8[], gram float8[], query_temperature float8, error float8, id anyelement, k int
-) RETURNS text[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    least_score float8 := best[2]::float8;
-BEGIN
-    IF least_score > 0 AND cardinality(products) <= 3
-        AND cardinality(gram) = cardinality(products) * (cardinality(products) + 1) / 2
-        AND greatest(products[1], products[2], products[3]) + error < least_score * sqrt(greatest(0, least(0.99, 0.33
-            + least(gram[2] + 0 * products[1] * products[2], gram[4] + 0 * products[1] * products[3],
-                gram[5] + 0 * products[2] * products[3]) / 1.5)))
-    THEN
-        RETURN best;
-    END IF;
-    RETURN scalar.scalar_best_step(best, scalar.scalar_score(products, gram, query_temperature, error => error), id, k);
-END $$;
-CREATE OR REPLACE AGGREGATE scalar.scalar_best_clips(
-    products float8[], gram float8[], query_temperature float8, error float8, id anyelement, k int
-) (
-    SFUNC = scalar.scalar_best_clips_step, STYPE = text[], INITCOND = '{}', FINALFUNC = scalar.scalar_best_list,
-    COMBINEFUNC = scalar.scalar_best_join, PARALLEL = SAFE
-);

@@ -181,32 +181,6 @@ def test_the_list_has_the_best_in_the_order_of_their_numbers_beyond_float64(func
             functions.execute(f"SELECT scalar.scalar_best({wrong}) FROM scored WHERE score IS NOT NULL")
 
 
-def test_the_list_of_clips_has_the_best_scores_of_all(functions):
-    made = Made(make_clips(seed=6, kinds=("random", "cancelling", "tied"), count=900))
-    functions.execute("CREATE TEMP TABLE made (id int, products float8[], gram float8[])")
-    text, rows = make_texts(made, 1, 5)[0].double().numpy(), []
-    for number, clip in enumerate(made.clips):
-        vectors = [clip.vectors.get(name, np.zeros(DIM)) for name in made.modalities]
-        products = [float(text @ v) if name in clip.vectors else None for name, v in zip(PAPER, vectors, strict=True)]
-        rows.append((number, products, (np.array(vectors) @ np.array(vectors).T)[np.tril_indices(3)].tolist()))
-    functions.cursor().executemany("INSERT INTO made VALUES (%s, %s, %s)", rows)
-    for temperature in (1e-6, 0.1, 1.0):
-        for k in (1, 20):
-            both = functions.execute(
-                "SELECT scalar.scalar_best_clips(products, gram, %(t)s, 0::float8, id, %(k)s), "
-                "scalar.scalar_best(scalar.scalar_score(products, gram, %(t)s), id, %(k)s) FROM made",
-                {"t": temperature, "k": k},
-            )
-            ((clips, best),) = both.fetchall()
-            assert clips == best and len(best) == k
-    with functions.transaction():
-        functions.execute("SET LOCAL track_functions = 'all'")
-        functions.execute("SELECT scalar.scalar_best_clips(products, gram, 0.1, 0::float8, id, 1) FROM made")
-        calls = "SELECT pg_stat_get_xact_function_calls('scalar.scalar_score'::regproc)"
-        ((num_scored,),) = functions.execute(calls).fetchall()
-    assert 0 < num_scored < len(rows) / 2
-
-
 def test_several_processes_of_a_server_find_the_same_list(database):
     execute(database, SCHEMA)
     with psycopg.connect(database, autocommit=True) as connection:
@@ -231,7 +205,8 @@ HARD = ("random", "cancelling", "tied")
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.e2e)])
-def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, count):
+def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, monkeypatch, count):
+    monkeypatch.setattr(postgresql, "_LOOSE", 1)  # a sample of few clips, so that not all are scored
     made = Made(make_clips(seed=4, kinds=HARD, count=60))
     database, servers = partitioned(postgres, count)
     gallery = made.write(tmp_path)
@@ -247,6 +222,18 @@ def test_a_thousand_queries_find_what_float64_finds(postgres, tmp_path, count):
                 best = np.argsort(-scores, kind="stable")[:5]
                 differing += names_of(hits) != names[best].tolist()
     assert differing == 0
+
+
+def test_few_clips_are_scored_and_the_list_is_that_of_the_folder(database, tmp_path):
+    gallery = Made(make_clips(seed=6, kinds=("random",), count=3000)).write(tmp_path)
+    searcher, texts = pushed(gallery, database), make_texts(Made(make_clips(seed=6, count=30)), 1, 5)
+    with searcher.table.transaction() as connection:
+        connection.execute("SET LOCAL track_functions = 'all'")
+        hits = postgresql._Ranking(searcher, connection, ScoreOptions(0.1), Selection()).hits(texts[0], 3)
+        calls = "SELECT pg_stat_get_xact_function_calls('scalar.scalar_score'::regproc)"
+        ((num_scored,),) = connection.execute(calls).fetchall()
+    assert names_of(hits) == names_of(gallery.search(texts, k=3, query_temperature=0.1)[0])
+    assert 0 < num_scored < len(gallery) / 3
 
 
 WHOLE = Filter(
@@ -442,6 +429,7 @@ CHANGES = {
     "a vector less": ("UPDATE clips SET video = NULL WHERE {best}", {"has": "video"}),
     "no vectors": ("UPDATE clips SET video = NULL, audio = NULL, subtitle = NULL WHERE {best}", {}),
     "larger inner products": ("UPDATE clips SET _gram = array_fill(1e6::float8, ARRAY[6]) WHERE {best}", {}),
+    "another least norm": ("UPDATE clips SET _rho = 1 WHERE {best}", {}),
     "no inner products": ("UPDATE clips SET _gram = '{{}}' WHERE {best}", {}),
     "inner products from 0": ("UPDATE clips SET _gram = ('[0:5]=' || _gram::text)::float8[] WHERE {best}", {}),
     "inner products in a row": ("UPDATE clips SET _gram = ARRAY[_gram] WHERE {best}", {}),
