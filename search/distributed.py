@@ -6,6 +6,7 @@ with the same hardware and number of threads the gallery is the same, to the bit
 Dask unpickles what workers send, so whoever runs a worker can run code here. TLS is set up in Dask's own settings.
 """
 
+import gc
 import logging
 import time
 from collections import deque
@@ -110,6 +111,8 @@ class Cluster:
         # That a scheduler has ended is reported once, by this class, not by tracebacks of its connections.
         for name in ("distributed", "distributed.client", "tornado.application"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        # A client that failed before this one, collected while this one starts, would wait for it forever.
+        gc.collect()
         try:
             self._client = Client(address, timeout=_PATIENCE)
         except (OSError, RuntimeError, TypeError, ValueError) as error:  # Dask has no common class for wrong settings
