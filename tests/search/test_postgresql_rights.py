@@ -229,7 +229,7 @@ def test_the_printed_functions_are_made_in_a_schema_of_their_own_or_not_at_all(d
         database,
         "SELECT DISTINCT proconfig FROM pg_proc WHERE pronamespace = 'scalar'::regnamespace AND prokind = 'f'",
     )
-    assert len(made_before) == 7 and settings == [(["search_path=pg_catalog, pg_temp"],)]
+    assert len(made_before) == 5 and settings == [(["search_path=pg_catalog, pg_temp"],)]
     with pytest.raises(psycopg.errors.DuplicateSchema):
         execute(database, SCHEMA)
 
