@@ -36,6 +36,7 @@ class Progress(tqdm):
             self._counted[path] = min(before + share, 1.0)
             # Rounding: parts may add up to slightly more than the total.
             self.update(min(self._counted[path] - before, self.total - self.n))
+        self.set_postfix_str("", refresh=False)  # what a recogniser does is said while it does it
 
     def recognise(self, doing: str, path: str, second: float) -> None:
         """Tell, in the words `doing`, which second of a file a recogniser has reached."""

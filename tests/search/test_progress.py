@@ -35,3 +35,12 @@ def test_a_bar_that_is_not_shown_prints_nothing(capsys):
     bar.add("a.mp4", 1.0)
     bar.close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_a_recogniser_does_is_said_no_longer_once_files_are_embedded():
+    with Progress(2, 1, True) as bar:
+        bar.lengths["a.mp4"] = 10.0
+        bar.recognise("reading words of", "a.mp4", 5.0)
+        assert "reading words of a.mp4 at 00:05 of 00:10" in str(bar)
+        bar.add("b.mp4", 1.0)
+        assert "reading words" not in str(bar) and "1.5/2" in str(bar)
