@@ -47,6 +47,7 @@ _NO_WORDS = re.compile(
     | (?:IMGP?|VID|MVIMG|MVI|MOVI?|DSC[FIN]?|PXL|DJI|GOPR|PICT|CIMG|SANY|HPIM|YDXJ|MAH|MVC|AMBA|AUD|PTT|PANO|VTS|GMT
         |RPReplay_Final|FullSizeRender|Screen[-_ ]?(?:Record(?:ing|er)|shot)|WhatsApp(?:[-_ ](?:Audio|Image|Video))?
         )(?:[-_ ]*[A-Z]?\d+)*+(?:[-_.](?:BURST|COVER|HDR|NIGHT|PANO|PORTRAIT)\d*)*+  # of cameras and programs
+    | WIN(?:_\d+)+(?:_Pro)?  # of Windows' camera
     | (?-i:[A-Z]{3,4})_?(?!(?:19|20)\d\d(?!\d))\d{4,5}  # of other cameras, by the rule of their standard; no years
     | (?-i:[1-9]\d\d[A-Z_][A-Z0-9_]{4}|AVCHD|BDMV|STREAM)  # folders of cameras
     | \[(?=[^]]*\d)[\w-]{11}\]  # a video of YouTube
@@ -56,9 +57,9 @@ _NO_WORDS = re.compile(
 )
 # Words that programs and people give to any file.
 _GENERAL = frozenset(
-    "audio camera clip clips copy dcim download downloads file films folder image images media movie movies new photo "
-    "photos picture pictures received recording recordings roll signal snapchat track trim untitled uploads video "
-    "videos voice".split()
+    "audio camera clip clips copy dcim download downloads edited event file films final folder image images media "
+    "movie movies new output photo photos picture pictures rec received record recording recordings roll signal "
+    "snapchat track trim unbenannt untitled uploads video videos voice".split()
 )
 
 _PATHS = ("path", "video")
