@@ -59,7 +59,6 @@ class LanguageEncoder(nn.Module):
         self.pieces = weights.pop("pieces").numpy().tobytes().decode().split("\n")  # sorted
         self.normalizer = Precompiled(weights.pop("charsmap").numpy().tobytes())
         self.lowest = weights["scores"].min().item()
-        self.longest = max(map(len, self.pieces))
         self.eps = weights.pop("eps").item()
         for name, weight in weights.items():
             self.register_parameter(name, nn.Parameter(weight, requires_grad=False))
@@ -69,17 +68,21 @@ class LanguageEncoder(nn.Module):
         words = self.normalizer.normalize_str(text[:_MAX_CHARACTERS]).split(" ")
         text = "".join(_SPACE + word for word in words if word)
         # A model of all 128,000 pieces takes half a second to build, one of those in this text no time.
+        places = set()
+        for start in range(len(text)):
+            for stop in range(start + 1, len(text) + 1):
+                part = text[start:stop]
+                place = bisect_left(self.pieces, part)
+                piece = "".join(self.pieces[place : place + 1])
+                if not piece.startswith(part):
+                    break  # nor does any with more letters
+                if piece == part:
+                    places.add(place)
         pieces = [(" ", self.lowest)]  # stands for what is unknown; in the text there are no spaces
         tokens = [_UNKNOWN]
-        parts = set()
-        for start in range(len(text)):
-            for length in range(self.longest):
-                parts.add(text[start : start + 1 + length])
-        for part in parts:
-            place = bisect_left(self.pieces, part)
-            if self.pieces[place : place + 1] == [part]:
-                pieces.append((part, self.scores[place].item()))
-                tokens.append(self.tokens[place].item())
+        for place in places:
+            pieces.append((self.pieces[place], self.scores[place].item()))
+            tokens.append(self.tokens[place].item())
         found = Unigram(pieces, 0).tokenize(text)
         return [_BEGIN, *(tokens[piece.id] for piece in found), _END]
 
