@@ -1,4 +1,4 @@
-"""The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables S2 and S4).
+"""The second stage: the cross-encoder reorders the first candidates (SCALAR, "Inference" and Tables 1, 2 and S4).
 
 Captions rank clips and clips rank captions. Only the first candidates are reordered, by one of two rules: by the match
 logit alone, as in the paper, or by the first-stage score plus a weight times the match logit, which is not in the
@@ -233,7 +233,7 @@ class _FirstStage:
 
 class TwoStage:
     """
-    Both stages of retrieval, in both directions (SCALAR Tables S2 and S4): candidates, and their match logits.
+    Both stages of retrieval, in both directions (SCALAR Tables 1, 2 and S4): candidates, and their match logits.
 
     A mask hides a modality from both stages. The first never sees it, whatever the policy. For the second the paper
     says that "a masked modality is written as zeros in the common trunk, matching what a loader produces for an absent

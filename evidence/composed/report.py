@@ -9,7 +9,6 @@ import numpy as np
 import yaml
 
 from evidence.reports import pages
-from evidence.reports.pages import shown, write_report
 from evidence.reports.tables import Cell, MetricsTable, Row
 from evidence.statistics import pooled_interval
 from evidence.study.differences import Difference, format_interval, judged_claims, side_of_zero, with_interval
@@ -52,7 +51,7 @@ TITLES: dict[tuple[str, str], str] = {
     ("gram_span", FITTED_ALL): "span distance",
     ("gram_span", AS_TRAINED): "span distance, nothing fitted",
     ("span_corrected", FITTED_ALL): "corrected span distance",
-    ("max", FITTED_ALL): "max",
+    ("max", FITTED_ALL): "max pooling",
     ("mean", FITTED_ALL): "mean",
     **{(name, AS_TRAINED): f"{_NAMES[name]} alone" for name in MODALITIES},
 }
@@ -244,7 +243,7 @@ def fits_table(results: ComposedResults) -> MetricsTable:
         "Gain: points of MRR@10 on clips of the half that fits that were not part of the fit, mean over draws. A fit "
         "is kept if the interval of its gain lies above 0."
     )
-    return MetricsTable("fits", "Fits", note, _columns("score", "numbers", "gain", "kept"), [rows], 1)
+    return MetricsTable("fits", "Fits", note, _columns("score", "fitted parameters", "gain", "kept"), [rows], 1)
 
 
 TABLES = {"findings": findings_table, "scores": scores_table, "ceilings": ceilings_table, "fits": fits_table}
@@ -254,7 +253,7 @@ TABLES = {"findings": findings_table, "scores": scores_table, "ceilings": ceilin
 def report(results: ComposedResults) -> str:
     """Return all tables in Markdown."""
     opening = f"# Results of composed clips\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/composed_clips.md."
-    return write_report(opening, {name: make(results) for name, make in TABLES.items()})
+    return pages.write_report(opening, {name: make(results) for name, make in TABLES.items()})
 
 
 def fill(text: str, results: ComposedResults) -> str:
@@ -262,7 +261,7 @@ def fill(text: str, results: ComposedResults) -> str:
     Fill a template.
 
     Args:
-        text (`str`): with `{{table NAME}}`; `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
+        text (`str`): with `{{finding NAME}}`, a difference with its interval; `{{minus SCORE SCORE
             [NAME=VALUE ...]}}`, that of two scores, with arguments of [`ComposedResults.values`]; `{{fact KEY ...}}`,
             an entry of the facts; `{{same}}`, how many findings have the sign expected.
         results ([`ComposedResults`]): of composed clips.
@@ -290,7 +289,6 @@ def fill(text: str, results: ComposedResults) -> str:
         return f"{value:.0f}" if isinstance(value, float) else str(value)
 
     kinds = {
-        "table": lambda name: shown(TABLES[name](results)),
         "finding": lambda name: format_interval(results.finding(claims[name])),
         "minus": minus,
         "same": same,

@@ -186,11 +186,10 @@ def report(results: EncodersResults) -> str:
 
 
 def fill(text: str, results: EncodersResults) -> str:
-    """Fill a template with `{{table NAME}}`, `{{minus SET METHOD METHOD [DIRECTION]}}` (a difference) and
-    `{{holding}}` (how many claims hold)."""
+    """Fill a template with `{{minus SET METHOD METHOD [DIRECTION]}}`, a difference, and `{{holding}}`, how many claims
+    hold."""
     claims = judged(results)
     kinds = {
-        "table": lambda name: pages.shown(TABLES[name](results)),
         "minus": lambda *names: format_interval(results.difference(*names)),
         "holding": lambda: f"{sum(claim['holds'] for claim in claims)} of {len(claims)}",
     }

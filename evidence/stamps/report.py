@@ -1,7 +1,6 @@
 """The tables, claims and figure of the stamps, computed from their results alone, and the page that shows them."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -11,8 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import yaml
 
-from evidence.reports.tables import Cell, MetricsTable, Row, markdown, ungrouped
+from evidence.reports import pages
+from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
 from evidence.statistics import holm, pooled_interval
+from evidence.study.differences import format_interval
 from evidence.study.ranks import stored_ranks
 from scalar_retrieval.eval.reports.figures import COLOURS
 from scalar_retrieval.gallery.store.files import read_json
@@ -93,11 +94,6 @@ class StampsResults:
         return pooled_interval([(own, self.values(regime, rival, measure))], paired=True)
 
 
-def interval(entry: Mapping[str, float]) -> str:
-    """Format a difference and its bounds."""
-    return f"{entry['difference']:+.1f} [{entry['low']:.1f}, {entry['high']:.1f}]".replace("-", "−")
-
-
 def judged(results: StampsResults) -> list[dict[str, Any]]:
     """Return the claims of `claims.yaml` with their intervals, p-values adjusted by Holm's rule, and verdicts."""
     # Holm's rule adjusts all p-values at once.
@@ -119,9 +115,15 @@ def claims_table(results: StampsResults) -> MetricsTable:
         p_value = "< 0.001"
         if entry["adjusted"] >= 0.001:
             p_value = f"{entry['adjusted']:.3f}"
-        row = [entry["regime"], f"SCALAR − {RIVALS[entry['rival']].title}", interval(entry), p_value, entry["verdict"]]
+        row = [
+            entry["regime"],
+            f"SCALAR − {RIVALS[entry['rival']].title}",
+            format_interval(entry),
+            p_value,
+            entry["verdict"],
+        ]
         for measure in ("R@1", "R@10"):
-            row.append(interval(results.difference(entry["regime"], entry["rival"], measure)))
+            row.append(format_interval(results.difference(entry["regime"], entry["rival"], measure)))
         rows.append(row)
     note = (
         "Points of MRR, text to item; in brackets the 95 % interval for other queries and other draws of the "
@@ -155,7 +157,9 @@ def goals_table(results: StampsResults) -> MetricsTable:
         verdict = "met" if goal["met"] else "not met"
         better = RIVALS[goal["better"]].title
         other = RIVALS[goal["other"]].title
-        rows.append([goal["regime"], better, interval(goal["below"]), other, interval(goal["above"]), verdict])
+        rows.append(
+            [goal["regime"], better, format_interval(goal["below"]), other, format_interval(goal["above"]), verdict]
+        )
     note = "The goal: at least −1 against the better of the two rivals, and at least +3 against the other."
     columns = ungrouped("regime", "better rival", "SCALAR − better", "other rival", "SCALAR − other", "goal")
     return MetricsTable("goals", "Goals", note, columns, [rows], 1)
@@ -174,10 +178,10 @@ def methods_table(results: StampsResults) -> MetricsTable:
     draws = results.facts["draws"]["shown"]
     note = (
         f"In percent: {results.num_queries} queries, {counts['items']} items; means over {draws} draws of what is "
-        "missing and of what disagrees. Numbers: how many were fitted; fit: the MRR that they reach, over all "
+        "missing and of what disagrees. Fit: the MRR that the fitted parameters reach, over all "
         "regimes, on the half that they were fitted to."
     )
-    columns = [*ungrouped("method", "numbers", "fit"), *columns]
+    columns = [*ungrouped("method", "fitted parameters", "fit"), *columns]
     return MetricsTable("methods", "Methods", note, columns, [rows], 1)
 
 
@@ -186,7 +190,7 @@ def differences_table(results: StampsResults) -> MetricsTable:
     rows: list[Row] = []
     for name, rival in RIVALS.items():
         if name != results.claimed:
-            cells = [interval(results.difference(regime, name)) for regime in REGIMES]
+            cells = [format_interval(results.difference(regime, name)) for regime in REGIMES]
             rows.append([rival.title, *cells])
     note = (
         f"Points of MRR, {RIVALS[results.claimed].title} minus the method, with 95 % intervals over queries and "
@@ -215,10 +219,10 @@ def numbers_table(results: StampsResults) -> MetricsTable:
     gain = results.facts["gain"]
     note = (
         "Fitted to MRR over all regimes at once. Of the picture scales are 1, offsets and log weights 0. Scales and "
-        f"offsets bring SCALAR {interval(gain)} points on held-out queries of the half that fits, in five folds; they "
-        "would stand for SCALAR if the interval lay above zero."
+        f"offsets bring SCALAR {format_interval(gain)} points on held-out queries of the half that fits, in five "
+        "folds; they would stand for SCALAR if the interval lay above zero."
     )
-    return MetricsTable("numbers", "Fitted numbers", note, ungrouped("method", "numbers"), [rows], 2)
+    return MetricsTable("numbers", "Fitted numbers", note, ungrouped("method", "fitted parameters"), [rows], 2)
 
 
 def languages_table(results: StampsResults) -> MetricsTable:
@@ -227,7 +231,7 @@ def languages_table(results: StampsResults) -> MetricsTable:
     for row, entry in zip(results.languages, compare(results.languages), strict=True):
         verdict = "met" if entry["met"] else "not met"
         numbers = map(Cell.of, (entry["english"], entry["light"]))
-        rows.append([entry["language"], str(len(row["light"])), *numbers, interval(entry), verdict])
+        rows.append([entry["language"], str(len(row["light"])), *numbers, format_interval(entry), verdict])
     counts = results.facts["counts"]["shown"]
     note = (
         f"MRR in percent, caption to picture, among the pictures of {counts['items']} items; difference: points of "
@@ -251,11 +255,8 @@ TABLES = {
 def report(results: StampsResults) -> str:
     """Return all tables in Markdown."""
     files = f"`{RANKS}`, `{LANGUAGE_RANKS}` and `{FACTS}`"
-    parts = [f"# Results of the stamps\n\nComputed from {files}; see docs/real_pictures.md."]
-    for make in TABLES.values():
-        table = make(results)
-        parts.append(f"## {table.title}\n\n{markdown(table)}\n\n{table.note}")
-    return "\n\n".join(parts) + "\n"
+    opening = f"# Results of the stamps\n\nComputed from {files}; see docs/real_pictures.md."
+    return pages.write_report(opening, {name: make(results) for name, make in TABLES.items()})
 
 
 def fill(text: str, results: StampsResults) -> str:
@@ -263,29 +264,23 @@ def fill(text: str, results: StampsResults) -> str:
     Fill a template.
 
     Args:
-        text (`str`): with `{{table NAME}}`; `{{minus REGIME METHOD}}`, SCALAR's difference with its interval;
-            `{{mean REGIME METHOD}}`, the MRR of a method; `{{count HALF KIND}}`, a number of items or queries.
+        text (`str`): with `{{minus REGIME METHOD}}`, SCALAR's difference with its interval;
+            `{{mean REGIME METHOD}}`, the MRR of a method; `{{count HALF KIND}}`, a number of items or queries;
+            `{{queries}}` of the shown half; `{{language NAME}}`, what `light` gains in a language.
         results ([`StampsResults`]): of the stamps.
 
     Raises:
         ValueError: a placeholder names nothing.
     """
-
-    def filled(match: re.Match) -> str:
-        # The first word is the kind, the others name what it is of.
-        kind, *names = match.group(1).split()
-        if kind == "table":
-            table = TABLES[names[0]](results)
-            return f"{markdown(table)}\n\n{table.note}"
-        if kind == "minus":
-            return interval(results.difference(*names))
-        if kind == "mean":
-            return f"{results.mean(*names):.1f}"
-        if kind == "count":
-            return str(results.facts["counts"][names[0]][names[1]])
-        raise ValueError(f"{match.group(0)} names nothing that was measured.")
-
-    return re.sub(r"\{\{(.+?)\}\}", filled, text)
+    languages = {entry["language"]: entry for entry in compare(results.languages)}
+    kinds = {
+        "minus": lambda *names: format_interval(results.difference(*names)),
+        "mean": lambda *names: f"{results.mean(*names):.1f}",
+        "count": lambda half, kind: str(results.facts["counts"][half][kind]),
+        "queries": lambda: str(results.num_queries),
+        "language": lambda name: format_interval(languages[name]),
+    }
+    return pages.fill(text, kinds)
 
 
 def plot_differences(results: StampsResults, path: Path) -> None:
@@ -328,7 +323,6 @@ __all__ = [
     "StampsResults",
     "fill",
     "goals",
-    "interval",
     "judged",
     "plot_differences",
     "report",

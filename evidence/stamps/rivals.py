@@ -229,7 +229,7 @@ RIVALS: dict[str, Rival] = {
     ),
     "scalar_own": Rival("SCALAR, temperature 0.1", partial(_unfitted, "scalar")),
     "fused": Rival("one fused vector", _fused, _of_texts("log weight", -4.0, 4.0)),
-    "max": Rival("max", _max, _of_texts("offset", -0.5, 0.5)),
+    "max": Rival("max pooling", _max, _of_texts("offset", -0.5, 0.5)),
     "single": Rival("best single modality", _single, (Number("modality", 0.0, float(len(MODALITIES))),)),
     "mean": Rival("mean", partial(_unfitted, "mean")),
     "uniform": Rival("equal weights", partial(_unfitted, "uniform")),

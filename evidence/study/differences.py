@@ -200,13 +200,34 @@ def _of_methods() -> list[Difference]:
             pair = Quantity(experiment=experiment), Quantity(variant, experiment=experiment)
             sentence = f"{experiment} clips: SCALAR − {variant_name(variant)}, fitted"
             found += _both(f"{experiment}-{variant}", sentence, *pair)
-    # The paper's temperature of weights, in training or in the score alone.
-    gram = Quantity("gram")
-    pair = Quantity("scalar_01", numbers=AS_TRAINED), gram
-    found += _both("trained-01", "SCALAR trained at temperature 0.1, as trained − GRAM, fitted", *pair)
-    pair = Quantity(numbers="temperature 0.1"), gram
-    found += _both("scored-01", "SCALAR scored at temperature 0.1 − GRAM, fitted", *pair)
     return found + _both("lora", "LoRA − full fine-tuning, fitted", Quantity(), Quantity("scalar_full_ft"))
+
+
+def _at_two_temperatures() -> list[Difference]:
+    """SCALAR as trained, with the paper's temperature of weights, and with the one that was fitted beforehand."""
+    gram = Quantity("gram")
+    rivals = {
+        "": ("GRAM, fitted", gram),
+        "-equal": ("equal weights, fitted", Quantity("scalar_uniform")),
+        "-span": ("span distance of GRAM's embeddings, as trained", Quantity("gram", "gram_span", AS_TRAINED)),
+        "-corrected": ("corrected volume of GRAM's embeddings, fitted", Quantity("gram", "gram_corrected")),
+    }
+    found = []
+    for name, variant in (("trained-01", "scalar_01"), ("plain", "scalar")):
+        own = Quantity(variant, numbers=AS_TRAINED)
+        for ending, (words, rival) in rivals.items():
+            sentence = f"{variant_name(variant)}, as trained − {words}"
+            found += _both(f"{name}{ending}", sentence, own, rival)
+            pair = replace(own, clips="complete"), replace(rival, clips="complete")
+            found += _both(f"{name}{ending}-complete", f"{sentence}, complete clips alone", *pair)
+            pair = tuple(replace(side, measure="mrr", direction=BOTH) for side in (own, rival))
+            found.append(Difference(f"{name}{ending}-mrr", f"{sentence}, MRR@10 of both directions", *pair))
+        # Captions about several modalities are those to which weights per query may do harm.
+        pair = replace(own, kinds=("several",)), Quantity("scalar_uniform", kinds=("several",))
+        sentence = f"captions about several: {variant_name(variant)}, as trained − equal weights, fitted"
+        found.append(Difference(f"{name}-several", sentence, *pair))
+    scored = Quantity(numbers="temperature 0.1")
+    return found + _both("scored-01", "SCALAR scored at temperature 0.1 − GRAM, fitted", scored, gram)
 
 
 def _of_scores() -> list[Difference]:
@@ -346,6 +367,7 @@ def described_differences(results: StudyResults) -> dict[str, dict[str, Any]]:
     """Return all measured differences but the named ones, by name: the outputs of [`with_interval`]."""
     differences = [
         *_of_methods(),
+        *_at_two_temperatures(),
         *_of_gains(),
         *_of_ladder(),
         *_of_scores(),

@@ -1,18 +1,20 @@
 """The study's report: all of its tables, its figure, and its page, a template that shows them."""
 
-import re
-import shlex
 import statistics
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from evidence.reports import pages
 from evidence.reports.tables import markdown
 from scalar_retrieval.eval.reports.figures import COLOURS
 
-from .differences import described_differences, format_interval, judged_claims, side_of_zero, variant_name
+from .differences import KINDS, described_differences, format_interval, judged_claims, side_of_zero, variant_name
 from .measure import AS_TRAINED, HIGHEST, TEMPERATURES
-from .results import BOTH, RANKS, STUDY, Quantity, StudyResults
+from .paper import paper_table
+from .results import BOTH, RANKS, SETS, STUDY, Quantity, StudyResults
 from .tables import TABLES
 
 _PREFACE = f"""# Results of the study
@@ -36,117 +38,32 @@ def report(results: StudyResults) -> str:
     return "\n\n".join(parts)
 
 
-# Placeholders of the page --------------------------------------------------------------------------------------------
-# Each takes the results and the words behind its name; `None` if they name nothing that was measured.
+# The page ------------------------------------------------------------------------------------------------------------
 
 
-def _table(results: StudyResults, name: str) -> str | None:
-    if name not in TABLES:
-        return None
-    table = TABLES[name](results).filled()
-    return f"{markdown(table)}\n\n{table.note}"
+def difference_with(entries: Mapping[str, dict[str, Any]], name: str, expected: str | None = None) -> str:
+    """Return a difference with its interval; a ValueError if this does not lie where the sentence around it relies on
+    it: "above" 0, "below" it or "around" it."""
+    shown = format_interval(entries[name])
+    if expected is not None and side_of_zero(entries[name]) != expected:
+        raise ValueError(f"The sentence relies on {name!r} {expected} 0; the results say {shown}.")
+    return shown
 
 
-def _entry(results: StudyResults, name: str) -> dict[str, Any] | None:
-    """A difference by its name, described or named in advance; of one name the described one."""
-    return described_differences(results).get(name) or judged_claims(results).get(name)
+def _mixture(results: StudyResults, variant: str, *shares: str) -> str:
+    """SCALAR's lead over a variant if captions of each kind had other shares."""
+    weights = [float(share) for share in shares]
+    lead = 0.0
+    for kind, weight in zip(KINDS, weights, strict=True):
+        entry = described_differences(results)[f"{kind}-{variant}"]
+        lead += weight * entry["difference"] / sum(weights)
+    return f"{lead:+.1f}".replace("-", "−")
 
 
-def _difference(results: StudyResults, name: str, expected: str | None = None) -> str | None:
-    entry = _entry(results, name)
-    if entry is None:
-        return None
-    if expected is not None and side_of_zero(entry) != expected:
-        raise ValueError(f"The sentence relies on {name!r} {expected} 0; the results say {format_interval(entry)}.")
-    return format_interval(entry)
-
-
-def _words(results: StudyResults, name: str, above: str, around: str, below: str) -> str | None:
-    entry = _entry(results, name)
-    if entry is None:
-        return None
-    return {"above": above, "around": around, "below": below}[side_of_zero(entry)]
-
-
-def _mean(results: StudyResults, variant: str, *fields: str) -> str | None:
-    # Fields of a quantity are words but for `kinds`, which is a list.
-    changes: dict[str, Any] = {}
-    for field in fields:
-        name, _, value = field.partition("=")
-        changes[name] = value
-    if "kinds" in changes:
-        changes["kinds"] = tuple(changes["kinds"].split(","))
-    means = results.means(Quantity(variant, **changes))
-    if not means:
-        return None
-    return f"{statistics.fmean(means):.1f}"
-
-
-def _option(results: StudyResults, variant: str, name: str) -> str | None:
-    values = {entry["options"].get(name) for entry in results.entries(variant, None, AS_TRAINED)}
-    if len(values) != 1:
-        return None
-    return f"{values.pop():g}"
-
-
-def _learned(results: StudyResults, variant: str) -> str | None:
-    values = results.settings(variant, "learned_temperature")
-    if not values:
-        return None
-    return f"{statistics.fmean(values):.3f}"
-
-
-def _trainings(results: StudyResults, experiment: str) -> str | None:
-    return str(len(results.seeds(experiment)) or "") or None
-
-
-def _grid(results: StudyResults, name: str) -> str | None:
-    tuning = results.study["tuning"]
-    if tuning is None or name not in tuning["grid"]:
-        return None
-    return ", ".join(map("{:g}".format, tuning["grid"][name]))
-
-
-def _clips(results: StudyResults, name: str, field: str) -> str | None:
-    clips = results.study["clips"].get(name, {})
-    if field not in clips:
-        return None
-    return f"{clips[field]:,}"
-
-
-def _lack(results: StudyResults, name: str, modality: str) -> str | None:
-    clips = results.study["clips"].get(name)
-    if clips is None:
-        return None
-    absent = clips["absent"]["test"]
-    lacking = absent.get(modality)
-    if modality == "any":
-        lacking = sum(absent.values())  # no clip lacks two
-    if lacking is None:
-        return None
-    return f"{100 * lacking / clips['num_test']:g}"
-
-
-def _ceiling(results: StudyResults, name: str, reader: str) -> str | None:
-    ceilings = results.study["clips"].get(name, {}).get("ceilings", {})
-    if reader not in ceilings:
-        return None
-    return f"{ceilings[reader]['all']:.1f}"
-
-
-_PLACEHOLDERS: dict[str, Callable[..., str | None]] = {
-    "table": _table,
-    "difference": _difference,
-    "words": _words,
-    "mean": _mean,
-    "option": _option,
-    "learned": _learned,
-    "trainings": _trainings,
-    "grid": _grid,
-    "clips": _clips,
-    "lack": _lack,
-    "ceiling": _ceiling,
-}
+def _verdicts(results: StudyResults) -> str:
+    """How many claims of the paper have each verdict."""
+    counts = Counter(row[-1] for row in paper_table(results).rows)
+    return ", ".join(f"{count} are {verdict}" for verdict, count in counts.most_common())
 
 
 def fill(text: str, results: StudyResults) -> str:
@@ -154,40 +71,26 @@ def fill(text: str, results: StudyResults) -> str:
     Fill a template with tables and numbers.
 
     Args:
-        text (`str`): with placeholders in double braces:
-
-            - `table NAME`: a table with its note;
-            - `difference NAME`: a difference with its interval, also of a claim named in advance; with a second word
-              the sentence around it relies on the interval lying "above" 0, "below" it or "around" it;
-            - `words NAME ABOVE AROUND BELOW`: the one that fits the place of the interval, so that a sentence says
-              what the results say;
-            - `mean VARIANT KEY=VALUE ...`: a mean, by default of R@1, with fields of [`Quantity`], quoted where they
-              contain a space;
-            - `option VARIANT NAME`: an option of its own score, as trained, the same in all trainings;
-            - `learned VARIANT`: the mean of the contrastive temperatures that its trainings learned;
-            - `trainings EXPERIMENT`: the number of its seeds;
-            - `grid NAME`: the values of a setting that were tried;
-            - `clips NAME FIELD`: a number of a set of clips, `num_test` for one;
-            - `lack NAME MODALITY`: how many of its test clips lack a modality, or "any", in percent;
-            - `ceiling NAME READER`: R@1 of a perfect reader of "all" or of one modality.
+        text (`str`): with placeholders in double braces: `table NAME`; `difference NAME [SIDE]` and `claim NAME`, with
+            [`difference_with`]; `mixture VARIANT SHARE SHARE SHARE`, for the kinds of captions; `clips FIELD`, of the
+            first set; `temperature`, of SCALAR's weights as trained; `verdicts` on the paper's claims.
         results ([`StudyResults`]): of a study.
 
     Raises:
-        ValueError: a placeholder names nothing that was measured, or the results are not what the sentence relies on.
+        KeyError, ValueError: a placeholder names nothing that was measured, or the results are not what the sentence
+            relies on.
     """
-
-    def filled(match: re.Match) -> str:
-        # Whatever is wrong with a placeholder is reported with its text.
-        kind, *words = shlex.split(match.group(1))
-        try:
-            content = _PLACEHOLDERS[kind](results, *words)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{match.group(0)}: {error}") from error
-        if content is None:
-            raise ValueError(f"{match.group(0)} names nothing that was measured.")
-        return content
-
-    return re.sub(r"\{\{(.+?)\}\}", filled, text)
+    (temperature,) = {entry["options"]["query_temperature"] for entry in results.entries("scalar", None, AS_TRAINED)}
+    kinds = {
+        "table": lambda name: pages.shown(TABLES[name](results).filled()),
+        "difference": partial(difference_with, described_differences(results)),
+        "claim": partial(difference_with, judged_claims(results)),
+        "mixture": partial(_mixture, results),
+        "clips": lambda field: f"{results.study['clips'][SETS[0]][field]:,}",
+        "temperature": lambda: f"{temperature:g}",
+        "verdicts": partial(_verdicts, results),
+    }
+    return pages.fill(text, kinds)
 
 
 def write_page(results: StudyResults, page: Path) -> None:
@@ -251,4 +154,4 @@ def plot(results: StudyResults, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-__all__ = ["fill", "plot", "report", "write_page"]
+__all__ = ["difference_with", "fill", "plot", "report", "write_page"]

@@ -38,7 +38,7 @@ _SCORES = (
     "subtitle",
 )  # fmt: skip
 _ABSENT = "–"
-_END = "†"
+_EDGE = "†"
 _WAYS = (("T→V", "text_to_video"), ("V→T", BACK))
 _MRR = {"measure": "mrr", "direction": BOTH}
 _OPTIONS = {
@@ -200,12 +200,12 @@ def main_table(results: StudyResults) -> MetricsTable:
     _add_row(beside, results, ["router that knows the kind of caption", _ABSENT], router, shown)
     note = (
         f"R@1 in percent unless MRR@10, the mean of both directions, or R@10 is named; {_of_trainings(results)}. "
-        "Fitted: numbers that were fitted to validation clips in both directions; HyperGRAM and TRIANGLE have none, "
-        "nor has a single modality. Numbers: how many are in the fit that is kept; with 0 fitted is as trained. "
+        "Fitted: with parameters that were fitted to validation clips in both directions; HyperGRAM, TRIANGLE and "
+        "single modalities have none. Fitted parameters: those of the fit that is kept; with 0, fitted is as trained. "
         "Corrected: with an exponent on the determinant of the clip's own modalities (−1 for the span distance) and a "
         "constant for each that is missing, which leave the order of captions as it is."
     )
-    columns = _with_keys("variant", "numbers", shown=shown)
+    columns = _with_keys("variant", "fitted parameters", shown=shown)
     return MetricsTable("main", "Main comparison", note, columns, [variants, beside], 1)
 
 
@@ -221,7 +221,7 @@ def _settings(results: StudyResults) -> dict[str, list[str]]:
             value = method["chosen"][name]
             mark = ""
             if value in (min(tried), max(tried)):
-                mark = _END
+                mark = _EDGE
             settings[variant].append(f"{value:g}{mark}")
     return settings
 
@@ -242,12 +242,10 @@ def short_table(results: StudyResults) -> MetricsTable:
         keys = variant_name(variant), chosen, _number_kept(results, variant)
         _add_row(rows, results, keys, Quantity(variant), shown)
     note = (
-        "MRR@10 (mean of both directions) and R@1 in percent, text to video (T→V) and back: "
-        f"{_of_trainings(results)}. Numbers: how many the score has from a fit to validation clips that held-out ones "
-        "confirm. Settings: contrastive temperature (PMRL: of directions), learning rate, epochs; "
-        f"{_END}: an end of what was tried."
+        f"Percent: {_of_trainings(results)}; MRR@10 of both directions. Settings: contrastive temperature, learning "
+        f"rate, epochs; {_EDGE} edge of the search grid."
     )
-    columns = _with_keys("method", "settings", "numbers", shown=shown)
+    columns = _with_keys("method", "settings", "fitted parameters", shown=shown)
     return MetricsTable("short", "Main comparison in short", note, columns, [rows], 2)
 
 
@@ -450,8 +448,8 @@ def settings_table(results: StudyResults) -> MetricsTable:
             best = max(best, trial["mean_reciprocal_rank"] or 0.0)
         rows.append([variant_name(variant), *settings[variant], learned, Cell((best,))])
     note = (
-        f"Chosen by the mean MRR@10 of both directions on validation clips; ablations have SCALAR's. {_END}: an end "
-        "of what was tried. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn "
+        f"Chosen by the mean MRR@10 of both directions on validation clips; ablations have SCALAR's. {_EDGE} edge "
+        "of the search grid. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn "
         "theirs, from this start: learned is where it ended."
     )
     columns = _columns("method", *GRID, "learned temperature", "MRR@10")
@@ -495,7 +493,7 @@ def fitted_table(results: StudyResults) -> MetricsTable:
         "is kept if its gain in MRR@10 on validation clips that were not part of it has an interval above 0; of "
         "several the best."
     )
-    columns = _columns("variant", "numbers", "kept", "gain", *_OPTIONS.values())
+    columns = _columns("variant", "fitted parameters", "kept", "gain", *_OPTIONS.values())
     return MetricsTable("fitted", "Fitted numbers", note, columns, [rows], 1)
 
 

@@ -1,14 +1,11 @@
 """How classes lie in the shared space: against slow loops, and where something is undefined."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from evidence.latent import latent_space
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.measuring import has_classes
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 
 
@@ -91,39 +88,3 @@ def test_numbers_agree_with_slow_loops(sizes):
         assert found == pytest.approx(expected)
         mean = pytest.approx(np.mean(list(expected.values()))) if expected else None
         assert metrics["silhouette"][name] == mean
-
-
-def test_a_class_without_video_and_audio_has_no_centroid():
-    embeddings = make_classes((4, 4))
-    clips = members(embeddings, 0)
-    embeddings.modality_mask[clips] = torch.tensor([False, False, True])
-    metrics = latent_space(embeddings)
-    assert metrics["classes"][0]["text_centroid_cosine"] is None
-    assert metrics["text_centroid_cosine"] == pytest.approx(slow_text_centroid_cosine(embeddings, 1))
-    assert metrics["silhouette"]["video"] is None  # of one class only
-
-
-def test_ordinary_retrieval_has_no_classes():
-    embeddings = make_classes((1, 1, 1))
-    assert not has_classes(embeddings) and latent_space(embeddings) is None
-    embeddings = make_classes((3, 2))
-    assert has_classes(embeddings)
-    query, clip = embeddings.pairs[0].tolist()
-    embeddings.pairs = torch.cat([embeddings.pairs, torch.tensor([[1 - query, clip]])])
-    assert not has_classes(embeddings)
-
-
-def test_the_centroid_is_that_of_video_and_audio_wherever_they_stand():
-    plain = make_classes()
-    order = [2, 0, 1]
-    moved = replace(
-        plain,
-        modalities=("subtitle", "video", "audio"),
-        modality_embeds=plain.modality_embeds[:, order],
-        modality_mask=plain.modality_mask[:, order],
-    )
-    expected, found = latent_space(plain), latent_space(moved)
-    assert found["text_centroid_cosine"] == pytest.approx(expected["text_centroid_cosine"])
-    assert found["silhouette"] == pytest.approx(expected["silhouette"]) and list(found["silhouette"])[0] == "subtitle"
-    without = replace(plain, modalities=("video", "title", "subtitle"))
-    assert latent_space(without)["text_centroid_cosine"] is None

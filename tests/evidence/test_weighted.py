@@ -85,33 +85,3 @@ def test_scores_equal_the_float64_loop_under_every_mask(method, number):
     for name, values in learned.items():
         moved = values.grad is not None and (values.grad.isfinite() & (values.grad != 0)).all()
         assert moved == (name in FITTED[method])
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_the_gradient_of_an_eigenvalue_is_that_of_finite_differences(number):
-    texts, clips, mask = clips_of(number, num_queries=2)
-    scale = 0.9 * torch.tensor(numbers_of("weighted_pmrl", number)["modality_scale"], dtype=torch.float64)
-
-    def scores(scale, texts, clips):
-        vectors = normalize(texts, dim=-1), normalize(clips, dim=-1)  # moved on the sphere
-        return retrieval_scores(*vectors, mask, method="weighted_pmrl", modality_scale=scale)
-
-    assert torch.autograd.gradcheck(scores, [leaf.requires_grad_() for leaf in (scale, texts, clips)])
-
-
-@pytest.mark.parametrize("method", DISCOUNTED)
-def test_clips_that_match_ever_better_never_tie(method):
-    """Also where modalities nearly repeat each other, and a scaled border alone has no Gram matrix: its determinant
-    turns negative, and what is clamped at zero ties."""
-    axes = torch.eye(4, dtype=torch.float64)
-    angle = torch.linspace(0, 0.5, 20, dtype=torch.float64)[:, None]
-    first = angle.cos() * axes[0] + angle.sin() * axes[1]
-    clips = torch.stack([first, normalize(first + 0.1 * axes[2], dim=-1)], dim=1)
-    mask, scale = torch.ones(20, 2, dtype=torch.bool), [0.9, 0.2]
-    scores = retrieval_scores(axes[:1], clips, mask, method=method, modality_scale=scale)[0]
-    assert (scores[:-1] - scores[1:] > 1e-5).all()
-    border = torch.tensor(scale, dtype=torch.float64) * clips[0, :, 0]
-    matrix = torch.cat(
-        [torch.cat([border.new_ones(1), border])[None], torch.cat([border[:, None], clips[0] @ clips[0].T], 1)]
-    )
-    assert torch.linalg.det(matrix) < -1e-3

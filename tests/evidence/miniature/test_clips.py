@@ -10,13 +10,10 @@ import pytest
 from evidence.miniature.clips import (
     ABSENT_SHARES,
     EVIDENCE_ABSENT_SHARES,
-    KINDS,
     SPLITS,
     draw_clip,
     draw_split,
     expressed_value,
-    kinds_of,
-    views_alone,
 )
 from evidence.miniature.vocabulary import EVIDENCE, FACTORS
 
@@ -91,23 +88,6 @@ def clips_of(request):
     return request.param, draw_split(2, "test", 1000, evidence=request.param)
 
 
-def test_kinds_of_further_evidence_are_those_that_it_answers(clips_of):
-    evidence, clips = clips_of
-    plain = draw_split(2, "test", 1000)
-    assert len({clip.caption for clip in clips}) == 1000
-    for clip, before in zip(clips, plain, strict=True):
-        further = set(clip.about) & set(evidence)
-        assert list(clip.texts) == list(evidence) and set(clip.about) <= set(clip.attributes)
-        if clip.kind in KINDS:
-            assert (clip.kind, clip.caption, clip.claims) == (before.kind, before.caption, before.claims)
-        elif clip.kind == "mixed":
-            assert further and len(clip.about) in (2, 3)
-        else:
-            assert clip.about == [clip.kind]
-    counts = Counter(clip.kind for clip in clips)
-    assert set(counts) == set(kinds_of(evidence)) and min(counts.values()) > 100
-
-
 def test_a_caption_that_a_text_answers_is_true_of_the_clips_whose_text_has_its_words(clips_of):
     """Told by the words alone: of the texts as they are listed, without attributes."""
     evidence, clips = clips_of
@@ -141,17 +121,3 @@ def test_where_modalities_disagree_only_what_the_caption_is_not_about_is_another
         ]
         agreeing = np.mean([ours == theirs for ours, theirs in reported])
         assert len(reported) > 200 and agreeing < 1.5 / len(values) + 0.03, factor  # by chance alone, of 0.6 and more
-
-
-def test_each_modality_alone_has_a_caption_that_is_true_of_it():
-    clips = draw_split(2, "train", 50, evidence=["title"])
-    for clip in clips:
-        views = views_alone(clip)
-        assert [view.view for view in views] == list(clip.attributes)
-        for view in views:
-            row = view.row()
-            assert view.about == [view.view] and view.claims <= clip.facts and len(view.mentions[view.view]) >= 3
-            tracks = {"video": "video_path", "audio": "audio_path", "subtitle": "subtitle", "title": "title"}
-            assert [name for name, column in tracks.items() if row[column] is not None] == [view.view]
-            assert row["video_id"] == f"mini_train_{clip.index:06d}_{view.view}"
-            assert {row["video_path"], row["audio_path"]} <= {None, clip.path}

@@ -42,11 +42,6 @@ def test_columns_of_a_table_stand_below_each_other_and_repeated_keys_are_blank(t
     ]
 
 
-def test_labels_may_hold_what_a_layout_gives_a_meaning(table):
-    table.blocks = [[["[A]", "a|b <c>\n d", Cell((1.0,)), ""]]]
-    assert markdown(table).splitlines()[2].startswith(r"| [A]       | a\|b <c> d |")
-
-
 def test_csv_keeps_digits_repeats_keys_and_has_columns_for_deviations(table, tmp_path):
     write_csv(table, tmp_path / "table.csv")
     header, first, second, third = csv.reader((tmp_path / "table.csv").open(newline=""))

@@ -1,7 +1,6 @@
 """Volumes with numbers of a clip alone: the formula from its definition, and what is fitted."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from evidence.study.corrected import BASE, CORRECTED, corrected_ranks, corrected_scores, fit_corrected
-from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
+from evidence.study.corrected import BASE, CORRECTED, corrected_ranks, corrected_scores
 from scalar_retrieval.eval.protocol.first_stage import rank_pairs
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, make_pairs
 from tests.eval.protocol.test_calibration import made
@@ -66,38 +64,3 @@ def test_without_numbers_clips_rank_as_by_the_score_itself(method):
     found = corrected_ranks(embeddings, method, query_temperature=0.3)
     for direction in DIRECTIONS:
         assert torch.equal(found[direction], expected[BASE[method]][direction])
-
-
-def test_what_a_clip_lacks_moves_it_from_text_to_video_alone():
-    embeddings = made(num_clips=40, dim=24)
-    before = corrected_ranks(embeddings, "span_corrected")
-    after = corrected_ranks(embeddings, "span_corrected", missing=5)
-    assert torch.equal(before["video_to_text"], after["video_to_text"])
-    absent = (~embeddings.modality_mask).sum(1)[embeddings.pairs[:, 1]]
-    ranks = after["text_to_video"].double()
-    assert ranks[absent == 0].mean() < ranks[absent == 1].mean() < ranks[absent == 2].mean()
-
-
-def test_the_fit_undoes_a_clip_s_own_volume():
-    """Where only clips that lack nothing are described, others should come later."""
-    embeddings = made(num_clips=80, dim=24)
-    complete = embeddings.modality_mask.all(1)[embeddings.pairs[:, 1]]
-    pairs = embeddings.pairs[complete]
-    queries = pairs[:, 0]
-    some = replace(
-        embeddings, pairs=torch.stack([torch.arange(len(pairs)), pairs[:, 1]], 1),
-        text_embeds=embeddings.text_embeds[queries], query_ids=[embeddings.query_ids[row] for row in queries],
-        captions=[embeddings.captions[row] for row in queries],
-    )  # fmt: skip
-    found = fit_corrected(some, "gram_corrected")
-    assert found.keys() == {"exponent", "missing"}
-    assert fit_corrected(some, "span_corrected")["missing"] > 0
-    assert fit_corrected(some, "scalar_corrected", {"query_temperature": 0.3})["missing"] > 0
-
-    def reached(**numbers):
-        given = make_pairs(some.text_embeds, some.modality_embeds, some.modality_mask)
-        scores = corrected_scores(given, "gram_corrected", **numbers)
-        ranks = relevant_ranks(scores, some.pairs).double()
-        return (1 / ranks).where(ranks <= 10, 0).mean()
-
-    assert reached(**found) > reached()
