@@ -13,7 +13,6 @@ from evidence.settings import (
     ComposedConfig,
     EncodersConfig,
     FusedConfig,
-    GapConfig,
     HalveConfig,
     JointConfig,
     LabelsConfig,
@@ -48,15 +47,9 @@ app = typer.Typer(
 @command_of(app, MiniatureConfig)
 def miniature(config: MiniatureConfig) -> None:
     """Generate the miniature benchmark: short clips whose captions need video, audio or speech."""
-    if config.media == "stamps":
-        from evidence.composed.writing import write_composed
+    from evidence.miniature.generation import generate
 
-        folder = write_composed(config)
-    else:
-        from evidence.miniature.generation import generate
-
-        settings = {name: value for name, value in vars(config).items() if name != "media"}
-        folder = generate(**settings)
+    folder = generate(**vars(config))
     print_lines(f"The miniature benchmark is in {folder}.")
 
 
@@ -202,14 +195,6 @@ def new_heads(config: NewHeadsConfig) -> None:
     from evidence.study.new_heads import draw_heads
 
     draw_heads(**vars(config))
-
-
-@command_of(app, GapConfig)
-def gap(config: GapConfig) -> None:
-    """Print R@1 before and after calibration, with an artificial modality gap."""
-    from evidence.study.gap import main as measure_gap
-
-    measure_gap(config)
 
 
 @command_of(app, JointConfig)

@@ -15,8 +15,6 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 from transformers import ProcessorMixin
 
-from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
-from scalar_retrieval.eval.protocol.missing import rate_masks
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE
 from scalar_retrieval.modeling_scalar.modeling_joint_scalar import ScalarJointModel
@@ -63,38 +61,6 @@ def encode_whole(encoder: "SentenceTransformer", clips: Sequence[Clip], modality
         vectors = encoder.encode_document(items, convert_to_tensor=True, show_progress_bar=False, **options)
         embeds[rows] = normalize(vectors.float(), dim=-1).cpu()
     return embeds
-
-
-def rank_whole(
-    encoder: "SentenceTransformer",
-    clips: Sequence[Clip],
-    captions: Sequence[str],
-    modality_mask: torch.Tensor,
-    clip_ids: Sequence[str],
-    rates: Sequence[float] = (0.0,),
-) -> list[torch.Tensor]:
-    """
-    Rank clips, each as one vector, for captions by their cosine, at each masking rate of the protocol.
-
-    Args:
-        encoder, clips: as in [`encode_whole`].
-        captions (`Sequence[str]`): caption i describes clip i.
-        modality_mask (`torch.BoolTensor` of shape `(clips, 3)`): the modalities of each clip.
-        clip_ids (`Sequence[str]`): identifiers, from which masks are drawn.
-        rates (`Sequence[float]`): fractions of clips with a masked modality.
-
-    Returns:
-        One `torch.LongTensor` of shape `(captions,)` per rate: the rank of each caption's clip.
-    """
-    # Captions are embedded once, clips again for every mask.
-    texts = encoder.encode_query(list(captions), convert_to_tensor=True, show_progress_bar=False)
-    texts = normalize(texts.float(), dim=-1).cpu()
-    pairs = torch.arange(len(captions))[:, None].expand(-1, 2)
-    ranks = []
-    for mask in rate_masks(list(clip_ids), modality_mask, rates, 0):
-        scores = texts @ encode_whole(encoder, clips, mask).T  # (captions, clips)
-        ranks.append(relevant_ranks(scores, pairs))
-    return ranks
 
 
 def joined_sequences(
@@ -189,4 +155,4 @@ def embed_whole_clips(
     return [torch.cat(vectors) for vectors in found]
 
 
-__all__ = ["embed_whole", "embed_whole_clips", "encode_whole", "joined_sequences", "rank_whole"]
+__all__ = ["embed_whole", "embed_whole_clips", "encode_whole", "joined_sequences"]

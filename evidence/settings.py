@@ -24,10 +24,6 @@ class MiniatureConfig:
     """Settings of the miniature benchmark, see [`~evidence.miniature.generation.generate`]."""
 
     output: Annotated[AnyPath, Option(help="Folder to write the benchmark to."), _PATH]
-    media: Annotated[
-        Literal["generated", "stamps"],
-        Option(help="What clips are made of; stamps: real pictures and sounds of two packages of Debian."),
-    ] = "generated"
     num_train: Annotated[int, Option(min=0, max=10**6, help="Number of training clips.")] = 1500
     num_validation: Annotated[int, Option(min=0, max=10**6, help="Number of validation clips.")] = 300
     num_test: Annotated[int, Option(min=0, max=10**6, help="Number of test clips.")] = 300
@@ -248,17 +244,6 @@ class NewHeadsConfig:
 
     backbone: Annotated[AnyPath, Argument(help="Folder of the trained backbone."), _PATH]
     output: Annotated[AnyPath, Argument(help="Folder for the new one."), _PATH]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GapConfig:
-    """Settings of the experiment on a modality gap, see `evidence/study/gap.py`."""
-
-    embeddings: Annotated[AnyPath, Option(help="What is measured: embeddings with queries."), _PATH]
-    fitted: Annotated[AnyPath, Option(help="Embeddings of other clips by the same model, to fit to."), _PATH]
-    sizes: Annotated[
-        Sequence[float], Option("--size", min=0, help="Size of the gap. Repeat for several."), Given(list[float])
-    ] = (0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

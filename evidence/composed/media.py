@@ -16,16 +16,11 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from evidence.stamps.items import Item, on_white, read_items, words_of
-from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader, resample
-
-STAMPS = Path("/usr/share/tuxpaint/stamps")
-PROMPTS = Path("/usr/share/asterisk/sounds/en_US_f_Allison")
-"""Where Debian's packages put their files."""
+from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, resample
 
 SIDE = 224
 """Width and height of a picture, in pixels: what `light` reads."""
 
-_LONGEST_SOUND = 4 * SAMPLING_RATE
 _PAUSE = np.zeros(SAMPLING_RATE // 4, dtype=np.float32)  # around every word
 _NAMES_A_THING = re.compile(r"(a|an|the)\b", re.IGNORECASE)
 _NOT_SOUNDS = "symbols"  # letters, digits and faces
@@ -154,11 +149,6 @@ def read_picture(path: Path) -> np.ndarray:
     return np.asarray(ImageOps.pad(picture, (SIDE, SIDE), color="white"))
 
 
-def read_sound(path: Path) -> np.ndarray:
-    """Read the first four seconds of a sound, float32 of shape `(samples,)` in [-1, 1], at 16 kHz."""
-    return MediaReader().read_audio(path)[:_LONGEST_SOUND]
-
-
 def read_speech(names: Sequence[str], prompts: Path) -> np.ndarray:
     """Read recorded words, with pauses around them, float32 of shape `(samples,)` in [-1, 1], at 16 kHz."""
     parts = [_PAUSE]
@@ -209,17 +199,14 @@ def subtitle_of(pair: Pair, understood: Mapping[str, str]) -> str:
 
 __all__ = [
     "FIRST",
-    "PROMPTS",
     "SECOND",
     "SIDE",
-    "STAMPS",
     "WORDS",
     "Half",
     "Pair",
     "Sound",
     "read_halves",
     "read_picture",
-    "read_sound",
     "read_sounds",
     "read_speech",
     "recognise",

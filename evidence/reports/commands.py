@@ -1,4 +1,4 @@
-"""`python -m evidence tables` and `figures`: the paper's, from result files, next to its published values."""
+"""`python -m evidence tables`: the paper's, from result files, next to its published values."""
 
 import os
 from collections.abc import Sequence
@@ -37,16 +37,8 @@ class TablesConfig:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class FiguresConfig:
-    """Settings of the paper's figures."""
-
-    results: _Results
-    output: _Output
-
-
 def register(app: typer.Typer) -> None:
-    """Add the commands to those of `python -m evidence`."""
+    """Add the command to those of `python -m evidence`."""
 
     @command_of(app, TablesConfig)
     def tables(config: TablesConfig) -> None:
@@ -57,13 +49,5 @@ def register(app: typer.Typer) -> None:
         results = load_results(config.results, config.baseline, config.reference, config.paper_mean)
         print_lines(*write_tables(results, config.output).split("\n"))
 
-    @command_of(app, FiguresConfig)
-    def figures(config: FiguresConfig) -> None:
-        """Draw the aggregation gain under missing modalities, and the latent space of class labels."""
-        from evidence.reports.paper_report import write_figures
 
-        for path in write_figures(config.results, config.output):
-            print_lines(str(path))
-
-
-__all__ = ["FiguresConfig", "TablesConfig", "register"]
+__all__ = ["TablesConfig", "register"]

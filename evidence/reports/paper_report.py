@@ -1,7 +1,6 @@
-"""The paper's tables and figures in files: Markdown, CSV and PNG."""
+"""The paper's tables in files: Markdown and CSV."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from evidence.reports.further_tables import (
@@ -11,8 +10,6 @@ from evidence.reports.further_tables import (
     separation_table,
     weights_table,
 )
-from evidence.reports.label_tables import gain, rates_of, values
-from evidence.reports.latent_figure import plot_latent
 from evidence.reports.paper_tables import (
     POLICIES,
     ablation_table,
@@ -30,10 +27,8 @@ from evidence.reports.paper_tables import (
     transfer_table,
     two_stage_missing_table,
 )
-from evidence.reports.results import RunResults, benchmark_name, label_name, load_results
+from evidence.reports.results import RunResults
 from evidence.reports.tables import MetricsTable, markdown, write_csv
-from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.eval.reports.figures import plot_gain
 from scalar_retrieval.eval.reports.report import protocol_note
 
 _READING = (
@@ -95,50 +90,4 @@ def write_tables(results: RunResults, output: str | os.PathLike) -> str:
     return text
 
 
-def write_figures(paths: Sequence[str | os.PathLike], output: str | os.PathLike) -> list[Path]:
-    """
-    Draw Figure 2, the aggregation gain under missing modalities, and for each benchmark of class labels Figure S1, the
-    latent space of the `embeddings` next to the first result of each label.
-
-    Args:
-        paths (`Sequence[str]`): `results.json` files, or folders that contain them at any depth.
-        output (`str`): folder to write to, created if needed.
-
-    Returns:
-        `list[Path]`: the figures.
-    """
-    # Measures are taken from the results, and embeddings only for the latent space.
-    output = Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    results = load_results(paths)
-    drawn = []
-
-    # Figure 2: a panel for each benchmark, with the gains of each label by masking rate.
-    rates = rates_of(results)
-    panels = {}
-    for benchmark, labels in results.of_task("retrieval").runs.items():
-        lines = {}
-        for label, seeds in labels.items():
-            line = {}
-            for rate in rates:
-                line[rate] = list(values(seeds, gain(rate)).values())
-            lines[label_name(label)] = line
-        panels[benchmark_name(benchmark)] = lines
-    if panels and len(rates) > 1:
-        drawn.append(output / "gain_vs_masking.png")
-        plot_gain(panels, drawn[-1])
-
-    # Figure S1: one run of each label whose embeddings were kept.
-    for benchmark, labels in results.of_task("classification").runs.items():
-        models = {}
-        for label, seeds in labels.items():
-            kept = [run["embeddings"] for run in seeds.values() if run["embeddings"] is not None]
-            if kept:
-                models[label_name(label)] = Embeddings.load(kept[0])
-        if models:
-            drawn.append(output / f"latent_{benchmark}.png")
-            plot_latent(models, drawn[-1])
-    return drawn
-
-
-__all__ = ["paper_tables", "write_figures", "write_tables"]
+__all__ = ["paper_tables", "write_tables"]

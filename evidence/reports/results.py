@@ -85,13 +85,12 @@ def _read(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
     """Read result files; labels and benchmarks may be given by their keys or by the paper's names."""
     runs: dict[Path, dict] = {}
     for path, run in read_results(paths).items():
-        run = {**run, "embeddings": None, "latent": None}
+        run = {**run, "latent": None}
         for name in ("label", "benchmark"):
             run[name] = _KEYS.get(run[name], run[name])
         # The latent space can be measured where the embeddings were kept.
         embeddings = path.parent / "embeddings"
         if run["task"] == "classification" and embeddings.is_dir():
-            run["embeddings"] = embeddings
             run["latent"] = latent_space(Embeddings.load(embeddings))
         runs[path] = run
     check_comparable(runs)
