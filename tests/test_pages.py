@@ -134,6 +134,11 @@ def test_a_page_imports_public_names_alone(page):
         assert imports_of_ours(code) <= public
 
 
+def test_the_page_of_the_reference_has_all_public_names():
+    names = re.findall(r"`([A-Za-z_]+)`", pages()["docs/api.md"].partition("\n- ")[2])
+    assert sorted(names) == sorted(scalar_retrieval.__all__)
+
+
 def test_examples_in_cards_and_docstrings_import_public_names_alone():
     cards = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "hub_cards" / "templates").iterdir()}
     about = {name: inspect.getdoc(getattr(scalar_retrieval, name)) for name in scalar_retrieval.__all__}

@@ -55,7 +55,7 @@ def run_session(place, page, first):
 
 
 def test_a_folder_is_searched(place):
-    printed = run_session(place, "docs/gallery.md", "scalar index ~/Videos")
+    printed = run_session(place, "docs/search.md", "scalar index ~/Videos")
     assert "4 clips" in printed["scalar index"]
     assert printed["scalar query"].startswith("query: ") and ".mkv" in printed["scalar query"]
 
