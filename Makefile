@@ -68,7 +68,7 @@ demo: $(RUN)/results/results.json $(RUN)/gallery/gallery.json ## from videos to 
 runs/new-backbone/processor_config.json: | data/miniature-backbone/miniature.json
 	$(BIN)/python -m evidence backbone --root data/miniature-backbone --output $(@D)
 
-backbone: runs/new-backbone/processor_config.json ## train the small backbone anew, half an hour
+backbone: runs/new-backbone/processor_config.json ## train the small backbone again, half an hour
 	$(LAUNCH) train.py recipes/miniature_backbone.yaml --resume_from_checkpoint auto
 	$(LAUNCH) train.py recipes/miniature_backbone_matching.yaml --resume_from_checkpoint auto
 	$(BIN)/python -m evidence halve $(BACKBONE_RUN)-matching $(BACKBONE) --before $(BACKBONE_RUN)

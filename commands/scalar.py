@@ -22,7 +22,7 @@ _COMMANDS = {
         "serve": (_SEARCH, "Serve a gallery over HTTP, with a search page"),
         "info": (_SEARCH, "Print what a gallery contains and which files could not be read"),
     },
-    "Look after a gallery": {
+    "Maintain a gallery": {
         "verify": (_SEARCH, "Compare every file of a gallery with its hash"),
         "repair": (_SEARCH, "Restore the intact parts of a damaged gallery"),
         "compact": (_SEARCH, "Rewrite a gallery without the clips that were removed"),

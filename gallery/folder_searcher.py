@@ -185,7 +185,7 @@ class FolderSearcher:
                 ranking = rank(block, some, min(k, len(gallery)), scoring.method, **options)
             except DamagedVectorsError as error:
                 names = abbreviated(self._texts(error.rows, Selection()).clip_ids)
-                reason = f"holds vectors that are not as they were written, of {names}"
+                reason = f"holds vectors that have changed since they were written, of {names}"
                 raise DamagedFileError(gallery.path, reason, gallery.path) from error
             presence = self._presence[ranking.rows]  # (Q, K, M)
             rows = self._kept_rows[ranking.rows]  # (Q, K)

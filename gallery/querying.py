@@ -159,7 +159,7 @@ class QueryModel:
         clip = processor.read_clip(path, processed=True)
         # A clip without any modality has no vector, so the message says what was wrong with the file.
         if clip.is_empty:
-            why = "; ".join(clip.problems) or f"{path}: nothing was found of {', '.join(processor.modalities)}"
+            why = "; ".join(clip.problems) or f"{path}: found none of {', '.join(processor.modalities)}"
             raise ValueError(f"Nothing in this file can be compared with clips. {why}")
         with self.lock:
             embeds, mask = embed_clips(self.model, processor(clips=[clip]))

@@ -728,7 +728,7 @@ def register_method(name: str, title: str | None = None, **facts: object) -> Cal
         ValueError: If the name is taken.
     """
     if name in METHODS:
-        raise ValueError(f"There is a method {name!r} already; choose another name.")
+        raise ValueError(f"A method {name!r} already exists; choose another name.")
 
     def register(score: Score) -> Score:
         METHODS[name] = Method(title or name, score, **facts)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
 _SUBTITLE = "subtitle"
-_AWAY = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
+_AWAY = "no other file of the gallery is left there, perhaps because a drive is not mounted: --prune keeps them"
 
 TextsOfFiles = Mapping[str, Mapping[str, str]]
 """Texts by file and by modality."""

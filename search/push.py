@@ -96,7 +96,7 @@ class PushReport:
 
 
 def write_extension(folder: str | os.PathLike) -> None:
-    """Write the two files of the extension `scalar`, which belong into the folder `extension` of every server."""
+    """Write the two files of the extension `scalar`, which belong in the folder `extension` of every server."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "scalar.control").write_text(_CONTROL)
     Path(folder, "scalar--1.sql").write_text(FUNCTIONS)

@@ -71,10 +71,10 @@ class LeftOut(StrEnum):
 
     HIDDEN = "hidden or system item{} left out; to index one, name it."
     PICTURES = "picture{} left out; --pictures takes them."
-    STILLS = "picture{} left out, as a film of the same name is beside each."
-    COPIES = "film{} left out, in the low resolution that cameras add; to index one, name it."
+    STILLS = "picture{} left out, as each is beside a film of the same name."
+    COPIES = "low-resolution film{} of a camera left out; to index one, name it."
     UNREAD = "file{} left out, of types that are not read."
-    TEXTS = "file{} left out: text, in spite of the name."
+    TEXTS = "file{} left out: text, despite the name."
 
 
 class FileSelection:

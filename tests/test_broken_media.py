@@ -242,7 +242,7 @@ class Files:
             expected = [modality in reads for modality in MODALITIES] if reads else None
             if presence.get(file) != expected:
                 faults.append(f"{name!r}: {presence.get(file)}, not {expected}")
-            reason, parts = gallery.files[file].reason, CORPUS[name].says or ("nothing was found of",)
+            reason, parts = gallery.files[file].reason, CORPUS[name].says or ("found none of",)
             if reads and reason is not None:
                 faults.append(f"{name!r}: {reason}")
             if not reads:

@@ -98,7 +98,7 @@ def test_a_new_user_indexes_searches_and_serves_clips_and_an_archive(scalar):
     num_files = 4 + sum(map(is_synthesised, read_contents()["files"]))
     assert f"{num_files} new, 0 changed, 0 unchanged, 0 unreadable" in indexed
     assert re.search("files have sound but no transcript; --transcribe makes one", indexed)
-    assert re.search('files have pictures that stand still.*`pip install "scalar-retrieval\\[screen\\]"`', indexed)
+    assert re.search('files have still pictures.*`pip install "scalar-retrieval\\[screen\\]"`', indexed)
 
     answers = asked(command, "galleries/all", BEST_OF_ALL, options)
     for answer, (query, best) in zip(answers, BEST_OF_ALL.items(), strict=True):

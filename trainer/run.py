@@ -161,7 +161,7 @@ def describe_run(
         f"frozen: {sum(frozen.values()):,} parameters: {_format_counts(frozen)}",
         f"batch: {num_clips} clips see each other ({batch}), {args.gradient_accumulation_steps} batches a step",
         f"steps: {steps:,}, {steps_per_epoch:,} an epoch of {num_examples:,} examples",
-        f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device; activations come on top",
+        f"memory: {memory:,.0f} MiB for weights, gradients and optimizer on each device, plus activations",
     ]
     return "\n".join(lines)
 

@@ -45,7 +45,7 @@ def register_benchmark(name: str, module: str) -> None:
         ValueError: there is a benchmark of that name.
     """
     if name in _MODULES:
-        raise ValueError(f"There is a benchmark {name!r} already.")
+        raise ValueError(f"A benchmark {name!r} already exists; choose another name.")
     _MODULES[name] = module
 
 

@@ -161,7 +161,7 @@ class DamagedVectorsError(ValueError):
 
     def __init__(self, rows: torch.Tensor | None = None):
         super().__init__(
-            "The vectors of some clips of the gallery are not as they were written, so nothing can be ranked. "
+            "Vectors of some clips have changed since they were written, so nothing can be ranked. "
             "`scalar verify GALLERY` names the files, `scalar repair GALLERY` keeps all others."
         )
         self.rows = torch.empty(0, dtype=torch.long) if rows is None else rows

@@ -31,7 +31,7 @@ UNFINISHED = "not all of its windows are embedded yet"
 PARTLY = "not all of its windows could be read: "
 """Beginning of the reason recorded for a file if only some of its windows could be read."""
 
-NOTHING = "nothing was found of "
+NOTHING = "found none of "
 """Beginning of the reason recorded for a file that could be read, but has nothing to embed; the sources follow."""
 
 SLIVER = 0.03  # seconds that no encoder uses: codecs add as much at the end

@@ -166,7 +166,7 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     first = index("clips", *without_pictures, code=1)
     assert "0 unreadable, 1 with nothing to embed" in first.stdout
     assert first.output.count(path) == 1
-    assert f"{path}: nothing was found of audio, screen; it has pictures, see --read-text\n" in first.stdout
+    assert f"{path}: found none of audio, screen; it has pictures, see --read-text\n" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
     monkeypatch.setattr(

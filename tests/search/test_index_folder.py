@@ -64,7 +64,7 @@ def test_pictures_are_counted_and_embedded_if_that_is_asked_for_or_they_are_name
     with pytest.warns(UserWarning, match=r"3 pictures \(1 .jpg, 1 .png, 1 .webp\) left out; --pictures takes them."):
         gallery = index("clips", "gallery", "encoder", progress=False)
     assert names(gallery) == BOTH
-    with pytest.warns(UserWarning, match=r"1 picture \(1 .jpg\) left out, as a film of the same name is beside each."):
+    with pytest.warns(UserWarning, match=r"1 picture \(1 .jpg\) left out, as each is beside a film of the same name."):
         gallery = gallery.index("clips", pictures=True, progress=False)
     assert names(gallery) == ["both.mkv", "cat.PNG", "dog.webp", "sound.wav"]
     (clip,) = gallery.searcher.clips([f"{place}/clips/cat.PNG"])

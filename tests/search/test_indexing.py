@@ -182,8 +182,8 @@ def test_a_subset_given_later_removes_nothing(folder):
     ("content", "status", "reason"),
     [
         ("3 broken-video", "unreadable", "video: cannot decode"),
-        ("3", "with nothing to embed", "nothing was found of video, audio, subtitle"),
-        ("3 blank", "with nothing to embed", "nothing was found of video, audio, subtitle"),
+        ("3", "with nothing to embed", "found none of video, audio, subtitle"),
+        ("3 blank", "with nothing to embed", "found none of video, audio, subtitle"),
     ],
 )
 def test_a_file_without_a_clip_is_reported_with_the_reason_and_left_out(folder, content, status, reason):

@@ -156,7 +156,7 @@ def test_what_prune_keeps_and_why_is_reported(place):
     cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
     counts, *lines = index("list.csv", "--prune", code=1).stdout.splitlines()
     assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
-    why = "no other file of the gallery is left there, as if a drive were away: --prune keeps them"
+    why = "no other file of the gallery is left there, perhaps because a drive is not mounted: --prune keeps them"
     assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
     assert lines[2] == f"`scalar remove {place / 'gallery'} PATH` removes the clips of what will not come back"
     with pytest.MonkeyPatch.context() as patched:

@@ -83,7 +83,7 @@ def test_what_is_of_no_use_is_counted_a_line_for_each_reason(tmp_path):
         ["a.mp4"],
         [
             "1 hidden or system item left out; to index one, name it.",
-            "1 film (1 .lrv) left out, in the low resolution that cameras add; to index one, name it.",
+            "1 low-resolution film (1 .lrv) of a camera left out; to index one, name it.",
             "3 files (2 .mid, 1 .swf) left out, of types that are not read.",
             "3 pictures (1 .heic, 1 .jpg, 1 .png) left out; --pictures takes them.",
         ],
@@ -97,7 +97,7 @@ def test_pictures_are_taken_if_asked_for_but_not_the_still_of_a_film(tmp_path):
     below(tmp_path, "IMG_1.HEIC", "img_1.MOV", "IMG_2.JPG", "a/IMG_1.jpg", "song.mp3", "song.png", "x.jpg", "x.mp4")
     found, lines = lines_of(tmp_path, pictures=True, exclude=["x.mp4"])
     assert found == ["IMG_2.JPG", "img_1.MOV", "song.mp3", "song.png", "x.jpg", "a/IMG_1.jpg"]
-    assert lines == ["1 picture (1 .heic) left out, as a film of the same name is beside each."]
+    assert lines == ["1 picture (1 .heic) left out, as each is beside a film of the same name."]
 
 
 def test_a_file_of_text_is_no_film(tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_of_text_is_no_film(tmp_path):
     generated(tmp_path / "endless.ts")
     found, lines = lines_of(tmp_path)
     assert {os.path.basename(path) for path in found} >= set(films) and len(found) == len(films) + 1
-    assert lines == ["3 files (1 .mod, 1 .mts, 1 .ts) left out: text, in spite of the name."]
+    assert lines == ["3 files (1 .mod, 1 .mts, 1 .ts) left out: text, despite the name."]
 
 
 def test_all_that_ffmpeg_reads_is_taken_by_its_extension(tmp_path):

@@ -32,7 +32,7 @@ def test_what_would_help_is_said_once_with_the_number_of_files(monkeypatch):
     assert last_lines((DOUBTFUL,), (DOUBTFUL,)) == ["2 files have a doubtful transcript, which is not stored"]
     assert last_lines(("subtitle",), (SCREEN,), ("subtitle", SCREEN)) == [
         "2 files have sound but no transcript; --transcribe makes one",
-        "2 files have pictures that stand still, as slides do; --read-text reads the words in them",
+        "2 files have still pictures, such as slides; --read-text reads the words in them",
     ]
 
 

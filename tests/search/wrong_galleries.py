@@ -191,7 +191,7 @@ def in_first_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
 
 DEEP = 100_000
 GONE = "gallery.json is missing, although gallery-copy.json exists"
-NO_NUMBERS = "not as they were written|unit norm|must be finite"
+NO_NUMBERS = "changed since they were written|unit norm|must be finite"
 
 WRONG = [
     # The manifest as a file
@@ -229,7 +229,7 @@ WRONG = [
     Wrong(
         "clips without anything",
         column("presence", listed(np.zeros_like, pa.bool_())),
-        "not as they were written|these have none|at least one modality",
+        "changed since they were written|these have none|at least one modality",
         VECTORS[:4],
     ),
     Wrong(
