@@ -417,7 +417,7 @@ def test_clips_like_a_file_of_another_place_are_found(place):
     assert reported["like"] == "else/sound.mp4" and len(reported["hits"]) == 2  # all of them: it is no clip
     for options, message in (
         (["else/sound.mp4", "--modalities", "video"], "has none of the selected modalities"),
-        (["else/nothing.mp4"], "Nothing in this file can be compared with clips. else/nothing.mp4: nothing was found"),
+        (["else/nothing.mp4"], "Nothing in this file can be compared with clips. else/nothing.mp4: found none"),
     ):
         assert message in run(*like, *options, code=1).stderr
 

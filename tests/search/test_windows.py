@@ -208,7 +208,7 @@ def test_what_is_wrong_with_a_window_is_reported_with_its_seconds(place):
     (place / "clips" / "gap.mkv").write_bytes(data)
     reported = index("--segment", "2").stdout.split("\n")
     (gap,) = [line for line in reported if "gap.mkv" in line]
-    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s, 4-5.45 s: nothing was found" in gap
+    assert gap.startswith("partly read: ") and "gap.mkv: 2-4 s, 4-5.45 s: found none" in gap
     (talk,) = [line for line in reported if "talk.mkv" in line]
     assert talk.count("UTF-8") == 1 and " s: " not in talk  # it is true of every window
     assert [name for name in names() if name.startswith("gap")] == ["gap.mkv#t=0,2", "gap.mkv#t=5.45"]

@@ -78,9 +78,9 @@ def test_windows_that_failed_are_noted_of_their_file_and_reported_in_later_runs(
     assert embedded == [9, 1, 3, 6] and names(of(report, "new")) == ["short.mp4", "talk.mp4"]
     failed = "2-4 s, 8-10 s: sound: it takes 120 s; the limit is time=60"
     first, second = problems_of(report)[talk]
-    assert first.startswith(failed) and "6-8 s: nothing was found" in second
+    assert first.startswith(failed) and "6-8 s: found none" in second
     reason = gallery.files[talk].reason
-    assert reason.startswith(PARTLY + failed) and "nothing was found" not in reason  # nothing to read is no failure
+    assert reason.startswith(PARTLY + failed) and "found none" not in reason  # nothing to read is no failure
     report, gallery, embedded = run(place)
     assert not embedded and len(of(report, "unchanged")) == 2 and not of(report, "unreadable")
     assert problems_of(report) == {talk: [reason]} and old(report) == [talk]
