@@ -16,9 +16,9 @@ pytestmark = pytest.mark.e2e
 
 # No GPU is here, and one pass is enough.
 ADDED = {"scalar train": ["--use_cpu", "true", "--num_train_epochs", "1", "--dataloader_num_workers", "1"]}
-REPLACED = {"MODEL": "runs/miniature"}
+REPLACED = {"MODEL": "runs/miniature", "light": "google/embeddinggemma-2"}  # small ones
 LEFT_OUT = ("scalar serve", "pip install")  # nothing ends the first, and the second needs a network
-NUM_CLIPS = 90  # four fifths fill a batch of 64
+NUM_CLIPS = 30
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def test_a_folder_is_searched(place):
 
 
 def test_a_model_is_trained_on_captions_and_evaluated(place):
-    printed = run_session(place, "docs/training.md", 'pip install "scalar-retrieval[train]"')
+    printed = run_session(place, "docs/training.md", "scalar eval embed --model light")
     assert "SCALAR (own)" in printed["scalar train"]
-    assert (place / "runs" / "joint" / "adapter_model.safetensors").is_file()
+    assert (place / "runs" / "joint_light" / "adapter_model.safetensors").is_file()
 
 
 def test_a_table_of_clips_is_evaluated(place):
