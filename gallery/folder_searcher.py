@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from .clip_facts import Allowed, ClipFacts
 from .exact.blocks import Block, DamagedVectorsError, block_of
 from .exact.ranking import rank
-from .filters import Allowed, ClipFacts, Filter
+from .filters import Filter
 from .hits import Hits, Texts
 from .searcher import Scoring, Selection, StoredClip, are_selected
 from .store.columns import embeds_of, presence_of, taken

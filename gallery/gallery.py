@@ -1,7 +1,8 @@
 """A gallery: embedded clips in a folder, which can be opened, searched, copied, and changed by one process at a time.
 
 [`~scalar_retrieval.gallery.store.columns`] describes the folder's content, [`~scalar_retrieval.gallery.searching`] the
-search.
+search. What computes with vectors is imported where it is needed: torch loads for a second, and many runs of `scalar`
+need none of it.
 
 Shapes: N clips, D dimensions.
 """
@@ -20,26 +21,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import off_unit, slices_of_spaces
-
-from .store.arrays import Array, names_of, normalised, read_vectors, stacked_vectors
-from .store.codes import are_codes_of
-from .store.columns import (
-    COPIED_ROWS,
-    check_modality,
-    check_rows,
-    check_unique,
-    clip_table,
-    codes_of,
-    embeds_of,
-    matrix_of,
-    named,
-    precision_of,
-    presence_of,
-    text_embeds_of,
-)
 from .store.contents import Contents, is_gallery, stamp_of
 from .store.described import (
     MODALITIES,
@@ -49,7 +31,6 @@ from .store.described import (
     slices_of,
 )
 from .store.files import without_infinity
-from .store.provenance import gallery_sha256
 from .store.published import is_from_hub
 from .store.rows import (
     CODE_FACTS,
@@ -57,6 +38,8 @@ from .store.rows import (
     MediaFile,
     abbreviated,
     check_hashes,
+    check_modality,
+    check_precision,
     codes_columns,
     lists_of,
     strings,
@@ -68,11 +51,14 @@ from .store.storage import verify as verify_files
 from .store.writing import Plan, Writer
 
 if TYPE_CHECKING:
+    import torch
+
     from .filters import Filter
     from .folder_searcher import FolderSearcher
     from .hits import HitLists, Hits
     from .querying import Likeness, QueryModel
     from .searching import ScoreParameters
+    from .store.arrays import Array
 
 StrPath = str | os.PathLike[str]
 """A path, however it is given."""
@@ -104,9 +90,9 @@ class Gallery(Contents):
     @classmethod
     def from_arrays(
         cls,
-        ids: Sequence[object] | Array,
-        modality_embeds: Mapping[str, Array],
-        mask: Array | None = None,
+        ids: "Sequence[object] | Array",
+        modality_embeds: "Mapping[str, Array]",
+        mask: "Array | None" = None,
         *,
         spaces: Mapping[str, str] | None = None,
         path: StrPath | None = None,
@@ -146,6 +132,13 @@ class Gallery(Contents):
             gallery = Gallery.from_arrays(["a", "b"], {"image": images, "title": titles})
             gallery.search(query_vectors)  # (Q, D); of two encoders {"image": (Q, 512), "title": (Q, 384)}
         """
+        import torch
+
+        from scalar_retrieval.modeling_scalar.scores_scalar import slices_of_spaces
+
+        from .store.arrays import names_of, normalised, read_vectors, stacked_vectors
+        from .store.columns import COPIED_ROWS
+
         # Read the arrays first: nothing is written if something is wrong with them.
         names = names_of(ids)
         columns = {}
@@ -273,6 +266,8 @@ class Gallery(Contents):
         Return `dim`, `dtype`, `num_clips`, `num_queries`, `num_pairs`, the `columns` of vectors and `gallery_sha256`,
         see [`~scalar_retrieval.gallery.store.provenance.gallery_sha256`].
         """
+        from .store.provenance import gallery_sha256
+
         names = self.clips.column_names
         described = []  # for each query, the clips that it describes
         if self.queries is not None:
@@ -290,6 +285,21 @@ class Gallery(Contents):
     def check(self) -> None:
         """Raise a ValueError that names the clips and queries with invalid vectors, or a file with an invalid hash;
         reads all of them."""
+        from scalar_retrieval.modeling_scalar.scores_scalar import off_unit
+
+        from .store.codes import are_codes_of
+        from .store.columns import (
+            COPIED_ROWS,
+            check_rows,
+            check_unique,
+            codes_of,
+            embeds_of,
+            matrix_of,
+            named,
+            presence_of,
+            text_embeds_of,
+        )
+
         self.file_rows  # noqa: B018 - checked when it is read
         if not self.parts:
             return
@@ -356,7 +366,7 @@ class Gallery(Contents):
     @overload
     def search(
         self,
-        queries: Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array],
+        queries: "Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array]",
         k: int = 10,
         query_temperature: float | None = None,
         method: str | None = None,
@@ -373,7 +383,7 @@ class Gallery(Contents):
 
     def search(
         self,
-        queries: str | Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array] | None = None,
+        queries: "str | Sequence[str] | torch.Tensor | np.ndarray | Mapping[str, Array] | None" = None,
         k: int = 10,
         query_temperature: float | None = None,
         method: str | None = None,
@@ -469,7 +479,7 @@ class Gallery(Contents):
             **score_parameters,
         )
 
-    def to(self, device: str | torch.device) -> "Gallery":
+    def to(self, device: "str | torch.device") -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
         from .folder_searcher import FolderSearcher
 
@@ -541,7 +551,7 @@ class GalleryWriter(Writer):
     """
 
     def __init__(self, folder: StrPath, dtype: str = "float16", has_codes: bool = True):
-        precision_of(dtype)
+        check_precision(dtype)
         check_writable(Path(folder))
         super().__init__(folder)
         self.stills = Stills(self.folder)
@@ -572,8 +582,8 @@ class GalleryWriter(Writer):
     def put_clips(
         self,
         clip_ids: Sequence[str],
-        modality_embeds: torch.Tensor,
-        modality_mask: torch.Tensor,
+        modality_embeds: "torch.Tensor",
+        modality_mask: "torch.Tensor",
         problems: Sequence[Sequence[str]] | None = None,
         seconds: Sequence[float | None] | None = None,
     ) -> None:
@@ -586,6 +596,8 @@ class GalleryWriter(Writer):
             ValueError: from [`check_rows`] or [`~scalar_retrieval.gallery.store.columns.cut`]; or the dimension is not
                 that of the gallery, or a clip was added twice since the last commit. Nothing is changed then.
         """
+        from .store.columns import check_rows, clip_table
+
         check_rows(clip_ids, modality_embeds, modality_mask, self.modalities)
         twice = sorted(self._pending.intersection(clip_ids))
         if twice:

@@ -41,7 +41,6 @@ from scalar_retrieval.gallery.exact.blocks import LONGEST
 from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
 from scalar_retrieval.gallery.hits import Hits, Texts
 from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
-from scalar_retrieval.gallery.store.columns import check_modality
 from scalar_retrieval.gallery.store.described import (
     SLICES,
     Described,
@@ -50,7 +49,7 @@ from scalar_retrieval.gallery.store.described import (
     modalities_in,
     slices_of,
 )
-from scalar_retrieval.gallery.store.rows import MediaFile
+from scalar_retrieval.gallery.store.rows import MediaFile, check_modality
 from scalar_retrieval.gallery.store.windows import Place, place_of_clip
 from scalar_retrieval.gallery.words.cues import subtitle_cues
 from scalar_retrieval.gallery.words.folding import folded

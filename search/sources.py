@@ -17,7 +17,6 @@ from pathlib import Path
 from scalar_retrieval.gallery.decoding import PICTURE_FILES
 from scalar_retrieval.gallery.filters import path_matcher
 from scalar_retrieval.gallery.store.file_lists import is_table, read_table
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 from scalar_retrieval.modeling_scalar.tracks_scalar import FILM_FILES, MEDIA_FILES, names_subtitle_file
 
 # Names of recycle bins, snapshots and previews that do not begin with a dot, in lowercase.
@@ -64,6 +63,7 @@ _GENERAL = frozenset(
 
 _PATHS = ("path", "video")
 _SUBTITLE = "subtitle"
+_TRACKS = ("video", "audio", _SUBTITLE)  # modalities that are read from media files and subtitle files
 
 
 class LeftOut(StrEnum):
@@ -244,7 +244,7 @@ def real_path(path: str | os.PathLike) -> str:
 
 def further_texts(modalities: Iterable[str]) -> list[str]:
     """Those of some modalities that are texts other than subtitles."""
-    return [name for name in modalities if kind_of(name) == "text" and name != _SUBTITLE]
+    return [name for name in modalities if name not in _TRACKS]
 
 
 def title_of_name(path: str) -> str:

@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from scalar_retrieval.gallery.decoding import SandboxedReader, num_processors
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.gallery.store.columns import check_modality
 from scalar_retrieval.gallery.store.file_lists import KINDS, Row, is_table, read_table
 from scalar_retrieval.gallery.store.file_state import is_as_known
+from scalar_retrieval.gallery.store.rows import check_modality
 from scalar_retrieval.gallery.words.transcripts import Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.modeling_scalar.scores_scalar import kind_of

@@ -24,7 +24,6 @@ Each of the three is a data set that `datasets.load_from_disk` reads (see [`~sca
 Vectors are fixed-size lists, so a column of a memory-mapped file is a matrix in place.
 """
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -36,37 +35,18 @@ import torch
 from scalar_retrieval.modeling_scalar.scores_scalar import Slice, off_unit, side_by_side
 
 from .codes import Codes, encode
-from .rows import CODE_FACTS, CODES, abbreviated, codes_columns, modalities_of, strings
-
-DTYPES = {"float16": torch.float16, "float32": torch.float32}
-"""Precisions in which vectors can be stored."""
+from .rows import CODE_FACTS, CODES, abbreviated, check_precision, codes_columns, modalities_of, strings
 
 COPIED_ROWS = 16_384
 """Number of rows that are checked or copied at a time."""
 
 _EXACT_ROWS = 4096  # rows that are multiplied in float64 at a time
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
-
-
-def check_modality(name: str) -> None:
-    """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
-    is_other = name in _TAKEN or name.endswith(CODES) or name.startswith("code_")
-    if is_other or not _NAME.fullmatch(name):
-        got = repr(name)
-        if is_other:
-            got += ", which has another meaning"
-        raise ValueError(
-            "The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
-            f"{got}. Choose another name."
-        )
 
 
 def precision_of(name: str) -> torch.dtype:
     """Return the precision of stored vectors by its name; raises a ValueError if the name is unknown."""
-    if name not in DTYPES:
-        raise ValueError(f"Vectors are stored in {' or '.join(DTYPES)}, got {name!r}. Choose one as `dtype`.")
-    return DTYPES[name]
+    check_precision(name)
+    return getattr(torch, name)
 
 
 # Writing ----------------------------------------------------------------------------------------------------------
@@ -350,8 +330,6 @@ def check_rows(
 
 __all__ = [
     "COPIED_ROWS",
-    "DTYPES",
-    "check_modality",
     "check_rows",
     "check_unique",
     "clip_table",

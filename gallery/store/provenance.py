@@ -13,12 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from huggingface_hub import HfApi, constants, snapshot_download
 
 from .files import read_json, without_infinity
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
     from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity
@@ -92,6 +92,8 @@ def source_state() -> dict[str, str | bool] | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of packages that may affect results; `None` if not installed."""
+    import torch  # not at the top: it loads for a second
+
     installed = {"python": platform.python_version(), "torch": torch.__version__}  # includes the CUDA version
     for package in _PACKAGES:
         installed[package] = None
@@ -113,7 +115,9 @@ def provenance_of(model: "PreTrainedModel", model_path: str | os.PathLike, **set
     Returns:
         `dict`: can be written as JSON. An infinite `query_temperature` is the string `"inf"`, which `float` can read.
     """
-    from scalar_retrieval.modeling_scalar.model_identity import identify  # it imports transformers
+    import torch  # not at the top: as above
+
+    from scalar_retrieval.modeling_scalar.model_identity import identify
 
     # The model's files: hashes tell whether another copy is the same model.
     identity = identify(model_path)
@@ -157,7 +161,7 @@ def gallery_sha256(clip_ids: Iterable[str], presence: Iterable[Sequence[int]]) -
     return hashlib.sha256(json.dumps(pairs, separators=(",", ":")).encode()).hexdigest()
 
 
-def gallery_manifest(clip_ids: Sequence[str], modality_mask: torch.Tensor) -> dict[str, Any]:
+def gallery_manifest(clip_ids: Sequence[str], modality_mask: "torch.Tensor") -> dict[str, Any]:
     """
     Describe a gallery so that metrics on two can be compared: galleries shrink as links die.
 

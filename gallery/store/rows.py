@@ -32,11 +32,35 @@ CODES = "_codes"
 CODE_FACTS = ("code_scale", "code_error")
 """Columns stored with the vectors in eight bits, of [`~scalar_retrieval.gallery.store.codes.Codes`]."""
 
+PRECISIONS = ("float16", "float32")
+"""Precisions in which vectors can be stored."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = ("clip_id", "text", "presence", "gram", "seconds", "problems", "bound")
 _NULLABLE = ("seconds", "reason", "texts", "recorded_ns", "place", "language")
 _NAMED = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a file; of a file and the words from a list (+) or a subtitle file (-); none of an inaccessible file.
 _HASH = r"([0-9a-f]{64}([+-][0-9a-f]{64})?)?"
+
+
+def check_modality(name: str) -> None:
+    """Raise a ValueError unless the name of a modality can also be the name of a column and of a command's option."""
+    is_other = name in _TAKEN or name.endswith(CODES) or name.startswith("code_")
+    if is_other or not _NAME.fullmatch(name):
+        got = repr(name)
+        if is_other:
+            got += ", which has another meaning"
+        raise ValueError(
+            "The name of a modality must consist of lowercase letters, digits and _, such as title or on_screen, got "
+            f"{got}. Choose another name."
+        )
+
+
+def check_precision(name: str) -> None:
+    """Raise a ValueError if vectors cannot be stored in the precision of this name."""
+    if name not in PRECISIONS:
+        raise ValueError(f"Vectors are stored in {' or '.join(PRECISIONS)}, got {name!r}. Choose one as `dtype`.")
 
 
 @dataclass(frozen=True)
@@ -206,10 +230,13 @@ __all__ = [
     "CODES",
     "CODE_FACTS",
     "FILES",
+    "PRECISIONS",
     "MediaFile",
     "abbreviated",
     "check_hashes",
     "check_layout",
+    "check_modality",
+    "check_precision",
     "codes_columns",
     "is_hash",
     "lists_of",
