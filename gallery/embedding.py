@@ -2,6 +2,8 @@
 
 A thread reads each clip, but a decoder, a separate process, does nearly all of the work: N threads keep N cores busy.
 Clips keep their order: batches are consecutive items, even if some of them could not be read.
+
+torch is imported where something is computed: it loads for a second, and often there is nothing to embed.
 """
 
 import math
@@ -13,12 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from .decoding import Stop
-from .store.columns import unit_vectors
 
 if TYPE_CHECKING:
+    import torch
     from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
 
     from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity
@@ -120,6 +120,8 @@ def read_batches(
         num_workers (`int`): items that are read at a time.
     """
 
+    import torch
+
     def prepare(reading: list[Future]) -> ReadBatch:
         # Only clips with something to embed are processed; the notes are on all items.
         notes = []
@@ -154,8 +156,7 @@ def read_batches(
         yield from _in_order(prepared(), 1 + -(-num_workers // batch_size))
 
 
-@torch.no_grad()
-def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[torch.Tensor, torch.Tensor]:
+def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> "tuple[torch.Tensor, torch.Tensor]":
     """
     Embed one batch of clips.
 
@@ -166,10 +167,15 @@ def embed_clips(model: "PreTrainedModel", features: "BatchFeature") -> tuple[tor
     Returns:
         The embeddings `(batch, M, dim)` and the mask `(batch, M)`; on the CPU, in float32.
     """
+    import torch
+
+    from .store.columns import unit_vectors
+
     # First to the device, as a conversion would give memory that is not pinned.
     features = features.to(model.device, non_blocking=True).to(model.dtype)
-    modality_embeds, modality_mask = model.get_modality_features(**features)
-    return unit_vectors(modality_embeds), modality_mask.cpu()
+    with torch.no_grad():
+        modality_embeds, modality_mask = model.get_modality_features(**features)
+        return unit_vectors(modality_embeds), modality_mask.cpu()
 
 
 @dataclass(eq=False)
@@ -185,11 +191,13 @@ class Embedded:
 
     notes: list[Any]
     embeddable: list[int]
-    embeds: tuple[torch.Tensor, torch.Tensor] | None
+    embeds: "tuple[torch.Tensor, torch.Tensor] | None"
 
     @classmethod
     def joined(cls, parts: Iterable["Embedded"]) -> "Embedded":
         """Concatenate several of them."""
+        import torch
+
         notes = []
         embeddable = []
         embeds = []

@@ -27,16 +27,15 @@ from scalar_retrieval.modeling_scalar.scores_scalar import kind_of, retrieval_sc
 from .embedding import in_batches
 from .gallery import Gallery
 from .scales import Embed, some_clips, spread
-from .store.described import LEAST_SCORE, fitted_to, score_options_of
+from .store.described import fitted_to, score_options_of
 
-_LEAST = 100  # clips, and different texts
+_LEAST = 100  # different texts
 _MOST_TEXTS = 150
 _LENGTH = 8  # letters of a word of nonsense, of which two are a text
 _FIRST = 0.01  # share of the clips before a text's own file
 _MOST = 0.05  # share of the queries with a relevant clip that may be reported as without a match
 _NONSENSE = 0.25  # share of nonsense that is reported
 _LEAST_PERCENT = 10.0  # of nonsense: a score that reports less tells nothing
-_GROWTH = 0.1  # share of the clips by which a gallery has changed when the score is fitted again
 _BATCH = 32  # texts that are embedded at a time
 
 
@@ -64,14 +63,6 @@ def least_score_of(best: np.ndarray, groups: np.ndarray) -> float:
     return -math.inf if place < 0 else float(best[order[place]])
 
 
-def is_due(gallery: Gallery) -> bool:
-    """Whether a gallery of at least 100 clips lacks a least score, or has changed by a tenth since it was fitted to
-    own texts. One from captions is never fitted again."""
-    least = gallery.metadata.get(LEAST_SCORE, {"source": "", "num_clips": 0})
-    changed = abs(len(gallery) - least["num_clips"])
-    return "source" in least and len(gallery) >= _LEAST and changed > _GROWTH * least["num_clips"]
-
-
 def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: Embed) -> dict[str, Any]:
     """
     Fit the least score of a match to at most 150 texts of 500 clips, evenly spread.
@@ -83,9 +74,9 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
         embed ([`~scalar_retrieval.gallery.scales.Embed`]): embeds some of them.
 
     Returns:
-        `dict`: [`LEAST_SCORE`] of the gallery's metadata. Its `score` is `None` if there are fewer than 100 texts, if
-        fewer than 19 files are found by theirs, if less than 10 % of nonsense would be reported, or if the gallery is
-        not searched by SCALAR's score.
+        `dict`: [`~scalar_retrieval.gallery.store.described.LEAST_SCORE`] of the gallery's metadata. Its `score` is
+        `None` if there are fewer than 100 texts, if fewer than 19 files are found by theirs, if less than 10 % of
+        nonsense would be reported, or if the gallery is not searched by SCALAR's score.
     """
     options = score_options_of(gallery.metadata)
     least = {
@@ -133,4 +124,4 @@ def measure_least_score(gallery: Gallery, texts: Mapping[str, Set[str]], embed: 
     return least
 
 
-__all__ = ["is_due", "least_score_of", "measure_least_score"]
+__all__ = ["least_score_of", "measure_least_score"]

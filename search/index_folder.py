@@ -1,44 +1,51 @@
-"""Indexing: find the files, load the model, and update a gallery, once or while watching."""
+"""Indexing: find the files, and update a gallery, once or while watching; the model is loaded when it is needed.
+
+Nothing imported here imports torch, which loads for a second: mostly, no file is new.
+"""
 
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from scalar_retrieval.commands.schema import check_value, size
 from scalar_retrieval.commands.texts import print_message, printable
-from scalar_retrieval.gallery.decoding import Limits
+from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
-from scalar_retrieval.gallery.store.columns import check_modality, precision_of
 from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import ADVICE, LEAST_SCORE, LIMITS, UNREAD, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
+from scalar_retrieval.gallery.store.rows import check_modality, check_precision
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
 from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Transcripts
 from scalar_retrieval.modeling_scalar.model_identity import (
     LIGHT,
     LIGHT_MODALITIES,
+    ModelIdentity,
     default_device,
+    device_of_name,
     identify,
     is_light,
     model_summary,
 )
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, kind_of
 
 from .checks import check_model, check_output, check_segment, check_tools, find_readable
 from .indexing import Indexer
 from .languages import languages_read, name_of
 from .reading import default_workers, memory_of_decoders
-from .setup import Loaded, Setup, load
+from .setup import Loaded, Setup, check_words, load
 from .sources import FileSelection, find_clips, find_files, further_texts
 from .states import FileState, Report, Status
+
+if TYPE_CHECKING:
+    import torch
+
+    from scalar_retrieval.gallery.scales import Embed
 
 DEFAULT_MODEL = LIGHT
 """The model of a new gallery; it needs neither training nor a download."""
@@ -148,6 +155,8 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
     elif identity.kind == "encoder":
         own = identity.modalities
     elif further:
+        from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: see above
+
         own = PAPER_MODALITIES
     return tuple(dict.fromkeys([*own, *further])) or None
 
@@ -215,16 +224,30 @@ def _report_unused_words(words_of: Path, modalities: Sequence[str], warn: Say) -
 # Indexing -----------------------------------------------------------------------------------------------------------
 
 
-def _fit_scales(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
+def _begin(writer: GalleryWriter, loaded: Loaded, identity: ModelIdentity, setup: Setup, say: Say) -> None:
+    """Record in a new gallery its model, and how clips are read; and say what it does not find."""
+    from scalar_retrieval.modeling_scalar.scores_scalar import kind_of  # not at the top: see above
+
+    model = setup.model
+    if is_light(model):
+        say(f"{LIMITS[model]} {ADVICE[model]}")
+    kinds = set(map(kind_of, loaded.model.config.modalities))
+    lacking = sorted(_KINDS[kind] for kind in _KINDS.keys() - kinds)
+    if lacking:
+        say(f"{model} embeds no {' and no '.join(lacking)}, so no query finds them.")
+    if "text" in kinds and not any(part.reads_texts for part in identity.parts):
+        say(f"Texts of clips are embedded by {identity.name} too, which is made for texts that are queries.")
+    writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": model} | setup.reading
+
+
+def _fit_scales(writer: GalleryWriter, embed: "Embed", say: Say, warn: Say) -> None:
     """Make the cosines of different encoders comparable, once there are enough texts."""
     gallery = writer.gallery()
     if not len(gallery) or not gallery.lacks_scales:
         return
     # Not at the top: few galleries need it, and each once.
-    from scalar_retrieval.gallery.querying import embed_captions
     from scalar_retrieval.gallery.scales import TooFewTextsError, measure_scales, own_texts
 
-    embed = partial(embed_captions, loaded.model, loaded.processor)
     try:
         writer.metadata |= measure_scales(gallery, own_texts(gallery), "titles and subtitles", embed)
     except TooFewTextsError as error:
@@ -234,30 +257,37 @@ def _fit_scales(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> N
     say(*scale_lines(writer.metadata)[-1:])
 
 
-def _settle(writer: GalleryWriter, loaded: Loaded, say: Say, warn: Say) -> None:
+def _settle(writer: GalleryWriter, embed: "Embed", say: Say, warn: Say) -> None:
     """Fit what depends on the gallery's own texts, once there are enough: scales, and then the least score."""
-    _fit_scales(writer, loaded, say, warn)
-    # Not at the top, as above
-    from scalar_retrieval.gallery.own_queries import is_due, measure_least_score
-    from scalar_retrieval.gallery.querying import embed_captions
-    from scalar_retrieval.gallery.scales import own_texts
-
+    _fit_scales(writer, embed, say, warn)
     gallery = writer.gallery()
-    if is_due(gallery):
-        embed = partial(embed_captions, loaded.model, loaded.processor)
+    if gallery.lacks_least_score:
+        # Not at the top, as above
+        from scalar_retrieval.gallery.own_queries import measure_least_score
+        from scalar_retrieval.gallery.scales import own_texts
+
         writer.metadata |= {LEAST_SCORE: measure_least_score(gallery, own_texts(gallery), embed)}
         writer.commit()
 
 
-def _count_languages(writer: GalleryWriter, read: Collection[str] | None, settle: Callable[[], None]) -> None:
-    """Note how many files are in languages that are not `read`, and `settle` what else follows from the clips."""
-    settle()
+def _count_languages(writer: GalleryWriter, model: str, identity: ModelIdentity) -> None:
+    """Note how many files are in languages that the model does not read."""
     counts = Counter(writer.gallery().file_rows.column("language").to_pylist())
-    unread = {}
-    for language, count in counts.most_common():
-        if language is not None and read is not None and language not in read:
-            unread[name_of(language)] = count
-    if unread != writer.metadata.get(UNREAD, {}):
+    counts.pop(None, None)
+    read = None
+    if counts:
+        read = languages_read(model, identity)
+    if read is not None:
+        for language in read:
+            counts.pop(language, None)
+    else:
+        counts.clear()
+    known = writer.metadata.get(UNREAD, {})
+    # Names of languages load for a second, so they are not asked for if nothing was written.
+    if not writer.bytes_written and sorted(counts.values()) == sorted(known.values()):
+        return
+    unread = {name_of(language): count for language, count in counts.most_common()}
+    if unread != known:
         writer.metadata[UNREAD] = unread
         writer.commit()
 
@@ -392,7 +422,7 @@ def index(
         segment = check_segment(segment)
     if words_of is not None:
         words_of = find_readable(words_of)
-    precision_of(dtype or "float16")
+    check_precision(dtype or "float16")
     check_value({"frames": frames, "sound_seconds": sound_seconds, "batch_size": batch_size}, _NUMBERS)
     decoding = Limits.parse(_listed(limits), memory=memory_of_decoders(default_workers()))
     lists = list(filter(is_table, paths))
@@ -410,6 +440,13 @@ def index(
     if read_text:
         further.append(SCREEN)
     modalities = _modalities(further, model, known)
+    recognised = []
+    if transcribe is not None:
+        recognised.append("subtitle")
+        if modalities is not None:
+            check_words(modalities)
+    if read_text:
+        recognised.append(SCREEN)
     _cutting(segment, known)  # only checked here, as another process may begin the gallery
     reading = _reading(frames, sound_seconds, known)
     columns = further_texts(modalities or ())
@@ -443,49 +480,56 @@ def index(
         reading=reading,
     )
 
+    # The model is loaded once there is something to embed; a cluster's workers choose their own devices.
+    @cache
+    def load_once() -> Loaded:
+        device = default_device() if cluster is None else device_of_name("cpu")
+        loaded = load(setup, device)
+        say(f"{model}: {model_summary(loaded.model)}.")
+        return loaded
+
     # Only this process writes to the gallery from here on.
     with ExitStack() as held:
         embed = None
-        if cluster is None:
-            device = default_device()
-        else:
+        if cluster is not None:
             from .distributed import Cluster  # an extra
 
             embed = partial(held.enter_context(Cluster(cluster)).embed, setup)
-            device = torch.device("cpu")  # its workers embed, and choose their own devices
-        loaded = load(setup, device)
-        say(f"{model}: {model_summary(loaded.model)}.")
-        # A new gallery records its model, and how clips are read.
+        # A model that cannot be loaded leaves no new folder behind.
+        if known is None or not known.metadata:
+            load_once()
         writer = held.enter_context(GalleryWriter(output, dtype or "float16"))
         if not writer.metadata:
-            if is_light(model):
-                say(f"{LIMITS[model]} {ADVICE[model]}")
-            kinds = set(map(kind_of, loaded.model.config.modalities))
-            lacking = sorted(_KINDS[kind] for kind in _KINDS.keys() - kinds)
-            if lacking:
-                say(f"{model} embeds no {' and no '.join(lacking)}, so no query finds them.")
-            if "text" in kinds and not any(part.reads_texts for part in identity.parts):
-                say(f"Texts of clips are embedded by {identity.name} too, which is made for texts that are queries.")
-            writer.metadata = provenance_of(loaded.model, identity.download()) | {"model": setup.model} | setup.reading
+            _begin(writer, load_once(), identity, setup, say)
         there = writer.gallery()
         there.check_model(model, identity.fingerprint, must_know=True)  # another process may have begun it
         writer.metadata |= _cutting(segment, there)
         if words_of is not None:
             Transcripts(words_of).copy(writer.folder)
-            _report_unused_words(words_of, loaded.processor.modalities, warn)
+            _report_unused_words(words_of, writer.modalities, warn)
+        media = SandboxedReader(decoding)
+        media.on_error = "missing"
         indexer = Indexer(
             writer,
-            loaded.model,
-            loaded.processor,
-            recognizer=loaded.recognizer,
-            line_reader=loaded.line_reader,
+            load_once,
+            media,
+            recognised=recognised,
             batch_size=batch_size,
             prune=prune,
             progress=progress,
             embed=embed,
         )
-        settle = partial(_settle, writer, loaded, say, warn)
-        settle = partial(_count_languages, writer, languages_read(model, identity), settle)
+
+        def embed_texts(texts: list[str]) -> "torch.Tensor":
+            from scalar_retrieval.gallery.querying import embed_captions  # not at the top: see above
+
+            loaded = load_once()
+            return embed_captions(loaded.model, loaded.processor, texts)
+
+        def settle() -> None:
+            _settle(writer, embed_texts, say, warn)
+            _count_languages(writer, model, identity)
+
         if watch:
             _watch(paths, selection, indexer, settle, say)
         else:

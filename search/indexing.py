@@ -3,6 +3,7 @@
 - A file is embedded again only when its content changes. What cannot be read is recorded, never dropped.
 - [`Indexer.update`] has four steps: find the files that are gone, choose those to read, read
   ([`~scalar_retrieval.search.reading`]) and embed them, and commit each batch.
+- The first two need no model, which is loaded once there is something to read.
 """
 
 import math
@@ -10,16 +11,13 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
 from uuid import uuid4
 
-from transformers import PreTrainedModel
-
-from scalar_retrieval.gallery.decoding import IN_PART, LimitError, date_in_name, tolerant
+from scalar_retrieval.gallery.decoding import IN_PART, LimitError, SandboxedReader, date_in_name, tolerant
 from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.scenes import scene_windows
@@ -34,23 +32,21 @@ from scalar_retrieval.gallery.store.windows import (
     is_nothing,
     windows_of,
 )
-from scalar_retrieval.gallery.words.transcripts import SCREEN
+from scalar_retrieval.gallery.words.transcripts import SCREEN, Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import Window, joined_losses
 
 from .progress import Progress
 from .reading import Findings, Job, Reader, as_json, check_embedded, default_workers, joined, record_of
-from .screen import RapidOcrReader
+from .screen import Screen
+from .setup import Loaded
 from .sources import title_of_name
+from .speech import Speech
 from .states import FileState, Report, Status
 from .vanished import deleted, is_gone
 
-if TYPE_CHECKING:
-    from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
-
-    from .recognizers import Recognizer
-
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
 _SUBTITLE = "subtitle"
+_RECOGNISED = {_SUBTITLE: Speech, SCREEN: Screen}  # modalities of words that machines recognise
 _AWAY = "no other file of the gallery is left there, perhaps because a drive is not mounted: --prune keeps them"
 
 TextsOfFiles = Mapping[str, Mapping[str, str]]
@@ -209,17 +205,23 @@ class _Update:
     One update: finds the files that are gone, chooses those to read, and reports the others.
 
     Args:
-        writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]), reader
-            ([`~scalar_retrieval.search.reading.Reader`]): of the [`Indexer`].
+        writer, media, recognised: of the [`Indexer`].
         files (`list[str]`), texts (`dict`): what is indexed, see [`Indexer.update`].
         report ([`~scalar_retrieval.search.states.Report`]): gets the states.
     """
 
     def __init__(
-        self, writer: GalleryWriter, reader: Reader, files: Sequence[str], texts: TextsOfFiles, report: Report
+        self,
+        writer: GalleryWriter,
+        media: SandboxedReader,
+        recognised: Collection[str],
+        files: Sequence[str],
+        texts: TextsOfFiles,
+        report: Report,
     ):
         self.writer = writer
-        self.reader = reader
+        self.media = media
+        self.recognised = recognised
         self.files = files
         self.texts = texts
         self.report = report
@@ -233,7 +235,11 @@ class _Update:
         self.known = self.gallery.files
         self.clips = self.gallery.clips_of_files()
         self.problems = self.gallery.problems()
-        self.rows = {name: row for row, name in enumerate(self.gallery.clip_ids)}
+        # The clips that have words of each kind that machines recognise, if the gallery has the modality
+        self.with_words = {}
+        for words in _RECOGNISED:
+            if words in self.gallery.modalities:
+                self.with_words[words] = self.gallery.clips_with(words)
 
     def _subtitle_of(self, path: str) -> str | None:
         """The subtitle of a file from a list."""
@@ -376,25 +382,34 @@ class _Update:
         # What is recognised in a damaged file would be recorded with other problems each time.
         if not all(IN_PART in problem for problem in problems):
             return False
-        kinds = [SCREEN] if self._subtitle_of(file.path) else [SCREEN, _SUBTITLE]
-        rows = list(map(self.rows.get, clips))
-        modalities = self.gallery.modalities
-        for words in kinds:
-            # Whether some clip of the file has the modality of these words
-            has_some = words in modalities and self.gallery.modality_mask[rows, modalities.index(words)].any()
-            if not has_some and self.reader.may_have(words, file):
+        for words, having in self.with_words.items():
+            is_given = words == _SUBTITLE and self._subtitle_of(file.path)
+            if not is_given and having.isdisjoint(clips) and self._may_have(words, file):
                 return True
         return False
 
+    def _may_have(self, words: str, file: MediaFile) -> bool:
+        """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
+        sound or pictures in which a recogniser may find some."""
+        # What was looked for before is not looked for again.
+        kind = _RECOGNISED[words]
+        has_words = Transcripts(self.writer.folder, kind.kind).has_words(file.sha256)
+        if has_words is not None or words not in self.recognised:
+            return bool(has_words)
+        try:
+            facts = self.media.read_facts(file.path)
+        except (OSError, ValueError):
+            return False
+        return getattr(facts, kind.source)
+
     def _has_higher_limit(self, messages: Iterable[str]) -> bool:
         """Whether a limit that was exceeded has been raised since."""
-        limits = self.reader.processor.reader.limits
         parts = "; ".join(messages).split("; ")
-        return any(LimitError.no_longer_holds(part, limits) for part in parts)
+        return any(LimitError.no_longer_holds(part, self.media.limits) for part in parts)
 
     def sources(self, todo: Mapping[str, MediaFile | None]) -> Iterator[_Source]:
         """The files to read, with the windows of each."""
-        media = self.reader.processor.reader
+        media = self.media
         for path, file in todo.items():
             there = self.clips.get(path, [])
             seconds = None
@@ -454,11 +469,12 @@ class Indexer:
 
     Args:
         writer ([`~scalar_retrieval.gallery.gallery.GalleryWriter`]): the gallery; its `metadata` names the model.
-        model, processor: of the gallery, see [`~modeling_scalar.load_model`].
-        recognizer ([`~scalar_retrieval.search.recognizers.Recognizer`], *optional*): transcribes clips that have sound
-            but no subtitles. Existing transcripts are used without it, too.
-        line_reader ([`~scalar_retrieval.search.screen.RapidOcrReader`], *optional*): reads on-screen text, if the
-            gallery has the modality `screen`. Existing readings are used without it, too.
+        load (`Callable`): returns the [`~scalar_retrieval.search.setup.Loaded`] of the gallery, the same each time; it
+            is called once there is something to read.
+        media ([`~scalar_retrieval.gallery.decoding.SandboxedReader`]): reads what is no part of a clip, such as the
+            length of a file. Damaged streams count as missing.
+        recognised (collection of `str`): the modalities that recognisers make words of, `subtitle` and `screen`, if
+            what is loaded has any. Existing transcripts are used without them, too.
         batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.
         num_workers (`int`, *optional*): number of clips read at a time, each in its own decoder; by default slightly
             more than the number of CPUs.
@@ -476,27 +492,26 @@ class Indexer:
     def __init__(
         self,
         writer: GalleryWriter,
-        model: PreTrainedModel,
-        processor: "ScalarProcessor",
+        load: Callable[[], Loaded],
+        media: SandboxedReader,
         *,
-        recognizer: "Recognizer | None" = None,
-        line_reader: RapidOcrReader | None = None,
+        recognised: Collection[str] = (),
         batch_size: int = 8,
         num_workers: int | None = None,
         prune: bool = False,
         progress: bool = False,
         embed: Embed | None = None,
     ):
-        num_workers = num_workers or default_workers()
         self.writer = writer
         self.report = Report()
+        self.media = media
+        self.recognised = recognised
         self.batch_size = batch_size
+        self.num_workers = num_workers or default_workers()
         self.prune = prune
         self.progress = progress
-        processor = tolerant(processor)
-        reader = Reader(processor, writer.folder, recognizer, line_reader)
-        self._reader = reader
-        self._embed = embed or (lambda jobs, size: embed_batches(model, processor, jobs, reader, size, num_workers))
+        self._load = load
+        self._embed = embed or self._embed_here
 
     def update(self, files: Sequence[str], texts: TextsOfFiles | None = None, unlisted: Iterable[str] = ()) -> Report:
         """
@@ -514,15 +529,26 @@ class Indexer:
         """
         report = Report()
         try:
-            update = _Update(self.writer, self._reader, files, texts or {}, report)
+            update = _Update(self.writer, self.media, self.recognised, files, texts or {}, report)
             update.find_gone(self.prune, unlisted)
             todo = update.choose()
-            self._read(update.sources(todo), len(todo), report)
+            if todo:
+                self._read(update.sources(todo), len(todo), report)
         finally:
             self.report.update(report)
         return report
 
     # Reading, embedding and writing ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _reader(self) -> Reader:
+        loaded = self._load()
+        return Reader(tolerant(loaded.processor), self.writer.folder, loaded.recognizer, loaded.line_reader)
+
+    def _embed_here(self, jobs: Iterable[Job], batch_size: int) -> Generator[Embedded, None, None]:
+        """Read and embed files in this process."""
+        loaded = self._load()
+        return embed_batches(loaded.model, loaded.processor, jobs, self._reader, batch_size, self.num_workers)
 
     def _read(self, sources: Iterator[_Source], num_files: int, report: Report) -> None:
         """Read, embed and commit files, batch by batch."""
@@ -537,7 +563,7 @@ class Indexer:
 
         # Recognising the words of one file may take long, so the bar shows the second that was reached.
         recognising = [maker for maker in self._reader.makers.values() if maker.recognizer is not None]
-        bar = Progress(num_files, len(recognising), self.progress and num_files > 0)
+        bar = Progress(num_files, len(recognising), self.progress)
         for maker in recognising:
             maker.on_progress = partial(bar.recognise, maker.doing)
         # Clips are committed in the order in which they were submitted.

@@ -4,8 +4,6 @@ from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING
 
-from huggingface_hub import ModelCard
-
 from scalar_retrieval.gallery.store.described import READS
 from scalar_retrieval.modeling_scalar.model_identity import ModelIdentity, is_light
 
@@ -58,6 +56,8 @@ def languages_read(model: str, identity: ModelIdentity) -> Collection[str] | Non
     if is_light(model):
         return READS[model]
     # Of encoders side by side, the one that embeds texts; its card says what it reads.
+    from huggingface_hub import ModelCard  # not at the top: few galleries need it
+
     for part in identity.parts:
         card = part.file("README.md") if part.reads_texts else None
         if card is not None:

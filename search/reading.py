@@ -19,7 +19,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from scalar_retrieval.commands.schema import check_value, count, flag, text
@@ -204,6 +203,8 @@ def check_embedded(answer: Embedded, asked: Sequence[tuple[str, Window | None]])
     Raises:
         ValueError: it is something else; the message names the first difference.
     """
+    import torch  # not at the top: it loads for a second, and often nothing is read
+
     try:
         if len(answer.notes) != len(asked):
             raise ValueError(f"{len(answer.notes)} notes came, not {len(asked)}")
@@ -290,22 +291,6 @@ class Reader:
             self.makers[SCREEN] = Screen(gallery, line_reader)
         self._lock = Lock()
         self._files = lru_cache(maxsize=_REMEMBERED)(lambda key: _File())
-
-    def may_have(self, words: str, file: MediaFile) -> bool:
-        """Whether an unchanged file without words of a kind, `subtitle` or `screen`, has some in a transcript, or has
-        sound or pictures in which a recogniser may find some."""
-        if words not in self.makers:
-            return False
-        # What was looked for before is not looked for again.
-        maker = self.makers[words]
-        has_words = maker.has_words(file.sha256)
-        if has_words is not None or maker.recognizer is None:
-            return bool(has_words)
-        try:
-            facts = self.processor.reader.read_facts(file.path)
-        except (OSError, ValueError):
-            return False
-        return getattr(facts, maker.source)
 
     def _hints_of(self, file: _File) -> dict[str, str]:
         """What would find words in a file where nobody has looked for them, by modality."""

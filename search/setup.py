@@ -1,21 +1,20 @@
 """What a process needs to read and embed files: the model, its processor, and recognisers of words."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from scalar_retrieval import modeling_scalar
 from scalar_retrieval.gallery.decoding import Limits, sandboxed
 from scalar_retrieval.gallery.embedding import configure, modalities_option
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
 
 from .screen import RapidOcrReader
 
 if TYPE_CHECKING:
+    import torch
+
     from scalar_retrieval.modeling_scalar.processing_scalar import ScalarProcessor
     from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
@@ -59,7 +58,13 @@ class Loaded:
     line_reader: RapidOcrReader | None
 
 
-def load(setup: Setup, device: torch.device) -> Loaded:
+def check_words(modalities: Collection[str]) -> None:
+    """Raise a ValueError if modalities make no use of what is transcribed."""
+    if "subtitle" not in modalities:
+        raise ValueError("`transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
+
+
+def load(setup: Setup, device: "torch.device") -> Loaded:
     """
     Load a model onto a device, and the recognisers.
 
@@ -67,6 +72,9 @@ def load(setup: Setup, device: torch.device) -> Loaded:
         ValueError: the model cannot take the modalities, or makes no use of transcripts.
         ModuleNotFoundError: a recogniser's package is not installed.
     """
+    # Not at the top: it imports torch, which loads for a second, and often there is nothing to embed.
+    from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+
     # The model, and whether it can take the modalities of the gallery
     identity = identify(setup.model)
     options = modalities_option(identity, setup.modalities)
@@ -84,8 +92,7 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     if setup.transcribe is not None:
         from .recognizers import recognizer_of  # not at the top: it imports what only transcribing needs
 
-        if "subtitle" not in processor.modalities:
-            raise ValueError("`transcribe` makes subtitles, but the gallery has no modality `subtitle`.")
+        check_words(processor.modalities)
         name = setup.recognizer_name or setup.transcribe
         recognizer = recognizer_of(identify(setup.transcribe).download(), name, model.device)
     # OCR is loaded only if it is asked for, as it needs an extra.
@@ -95,4 +102,4 @@ def load(setup: Setup, device: torch.device) -> Loaded:
     return Loaded(model, sandboxed(processor, setup.limits), recognizer, line_reader)
 
 
-__all__ = ["Loaded", "Setup", "load"]
+__all__ = ["Loaded", "Setup", "check_words", "load"]

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.described import unread_lines
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.transcripts import SCREEN
+
+if TYPE_CHECKING:
+    from scalar_retrieval.gallery.store.contents import Contents
 
 DOUBTFUL = "doubtful"
 """The hint that a recogniser doubts the words that it recognised in a file."""
@@ -96,7 +99,7 @@ class Report(dict[str, FileState]):
         always = (Status.NEW, Status.CHANGED, Status.UNCHANGED, Status.UNREADABLE)
         return ", ".join(f"{found[status]} {status}" for status in Status if status in always or found[status])
 
-    def lines(self, gallery: Gallery) -> Iterator[str]:
+    def lines(self, gallery: "Contents") -> Iterator[str]:
         """The lines printed for the user; `gallery` is the gallery after the run."""
         yield f"{self.counts()}; {len(gallery)} clips in the gallery"
 

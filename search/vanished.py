@@ -4,8 +4,10 @@ file."""
 import errno
 import os
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
-from scalar_retrieval.gallery.gallery import GalleryWriter
+if TYPE_CHECKING:
+    from scalar_retrieval.gallery.gallery import GalleryWriter
 
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # circular links lead to no file
 
@@ -61,7 +63,7 @@ def deleted(gone: Collection[str], others: Iterable[str]) -> set[str]:
     return found
 
 
-def remove(writer: GalleryWriter, paths: Iterable[str | os.PathLike]) -> int:
+def remove(writer: "GalleryWriter", paths: Iterable[str | os.PathLike]) -> int:
     """
     Remove the clips and records of files from a gallery, whether or not the files exist.
 

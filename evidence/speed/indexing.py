@@ -34,7 +34,7 @@ from transformers.utils import logging
 
 from evidence.speed.decoding import pan
 from evidence.speed.settings import IndexingConfig
-from scalar_retrieval.gallery.decoding import sandboxed
+from scalar_retrieval.gallery.decoding import sandboxed, tolerant
 from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.gallery.store.provenance import provenance_of
 from scalar_retrieval.modeling_scalar import load_model
@@ -43,6 +43,7 @@ from scalar_retrieval.modeling_scalar.media_scalar import MediaReader
 from scalar_retrieval.modeling_scalar.model_identity import device_of_name
 from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.reading import default_workers
+from scalar_retrieval.search.setup import Loaded
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.states import Status
 
@@ -108,8 +109,10 @@ def _index(files: list[str], folder: Path, num_workers: int, model, processor) -
     shutil.rmtree(folder, ignore_errors=True)
     with GalleryWriter(folder) as writer:
         writer.metadata = provenance_of(model, MODEL)
+        loaded = Loaded(model, processor, None, None)
+        indexer = Indexer(writer, lambda: loaded, tolerant(processor).reader, num_workers=num_workers)
         begun = time.perf_counter()
-        report = Indexer(writer, model, processor, num_workers=num_workers).update(files)
+        report = indexer.update(files)
         seconds = time.perf_counter() - begun
     if len(report.of(Status.NEW)) != len(files):
         raise ValueError(f"Expected {len(files)} new clips, got {report}.")

@@ -193,6 +193,18 @@ class Contents(Described):
                 counts[name] += flags[place :: len(self.modalities)].true_count
         return counts
 
+    def clips_with(self, modality: str) -> set[str]:
+        """The clips that have a modality."""
+        found = set()
+        if not self.parts:
+            return found
+        # Of each clip there is a flag for every modality, one after the other.
+        place = self.modalities.index(modality)
+        for batch in self.clips.select(["clip_id", "presence"]).to_batches():
+            flags = batch.column("presence").flatten()[place :: len(self.modalities)]
+            found.update(batch.column("clip_id").filter(flags).to_pylist())
+        return found
+
     def problems(self) -> dict[str, list[str]]:
         """For each clip with problems, what could not be read and counts as absent."""
         # A cast, as comparing with a number makes Arrow import pandas.

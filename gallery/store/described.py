@@ -47,6 +47,8 @@ SLICES = "modality_slices"
 """The metadata entry with the slice of a query's components that the vectors of each modality have."""
 
 _MOST_NAMED = 4  # languages
+_FEWEST_CLIPS = 100  # that a least score is fitted to
+_GROWTH = 0.1  # share of the clips by which a gallery has changed when a least score is fitted again
 _WIDEST = 2**16  # components of a query
 
 _CALIBRATES = "modality_"  # begins the names of those score options that have a number for each modality
@@ -307,6 +309,14 @@ class Described:
         """Whether encoders with spaces of their own embed the modalities, whose cosines have no scales yet."""
         has_slices = self.metadata.get(SLICES) is not None
         return has_slices and len(self.modalities) > 1 and not self.calibration
+
+    @property
+    def lacks_least_score(self) -> bool:
+        """Whether there are at least 100 clips without a least score, or a tenth of them has changed since it was
+        fitted to own texts. One from captions is never fitted again."""
+        least = self.metadata.get(LEAST_SCORE, {"source": "", "num_clips": 0})
+        changed = abs(len(self) - least["num_clips"])
+        return "source" in least and len(self) >= _FEWEST_CLIPS and changed > _GROWTH * least["num_clips"]
 
     @property
     def least_score(self) -> dict[str, Any] | None:

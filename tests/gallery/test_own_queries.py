@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from scalar_retrieval.gallery.gallery import GalleryWriter
-from scalar_retrieval.gallery.own_queries import is_due, measure_least_score
+from scalar_retrieval.gallery.own_queries import measure_least_score
 from scalar_retrieval.gallery.store.described import LEAST_SCORE
 from scalar_retrieval.gallery.store.windows import SEGMENT, clip_id_of
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
@@ -139,7 +139,7 @@ def test_nothing_is_said_where_texts_do_not_tell(tmp_path, settings):
 def test_the_score_is_fitted_again_as_the_gallery_grows_but_never_over_one_from_captions(tmp_path):
     made = Made(tmp_path)
     gallery = made.gallery
-    assert is_due(gallery)
+    assert gallery.lacks_least_score
     fitted = made.fit()
     for changes, due in [
         ({}, False),
@@ -149,12 +149,12 @@ def test_the_score_is_fitted_again_as_the_gallery_grows_but_never_over_one_from_
         ({"num_clips": 312}, True),
     ]:
         gallery.metadata[LEAST_SCORE] = fitted | changes
-        assert is_due(gallery) == due, changes
+        assert gallery.lacks_least_score == due, changes
     for name in ("source", "answered", "unanswered"):
         del fitted[name]
     gallery.metadata[LEAST_SCORE] = fitted | {"num_clips": 10}
-    assert not is_due(gallery)
+    assert not gallery.lacks_least_score
 
 
 def test_a_small_gallery_has_no_least_score(tmp_path):
-    assert not is_due(Made(tmp_path, num_files=49).gallery)
+    assert not Made(tmp_path, num_files=49).gallery.lacks_least_score

@@ -22,10 +22,10 @@ from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from scalar_retrieval.modeling_scalar.tracks_scalar import names_subtitle_file
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import CAPTIONS, CONTENTS, MemoryProcessor, make_clips, make_dataset, make_rows
+from tests.indexers import make_indexer
 
 DEPTH = 5
 
@@ -72,7 +72,7 @@ def place(tmp_path, model, tiny_processor):
     processor.rows = {row["video_id"]: row for row in rows}
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "f" * 64, "query_temperature": 0.1}
-        Indexer(writer, model, processor).update(find_files([tmp_path / "clips"]))
+        make_indexer(writer, model, processor).update(find_files([tmp_path / "clips"]))
     return tmp_path, rows, open_gallery(tmp_path, model, processor)
 
 
@@ -186,7 +186,7 @@ def test_words_of_a_transcript_are_read_again(place, model, tiny_processor):
         writer.commit()
         path.parent.mkdir()
         path.write_text("WEBVTT\n\n00:00.000 --> 00:01.000\nhello\n")
-        Indexer(writer, model, processor).update(find_files([folder / "clips"]))
+        make_indexer(writer, model, processor).update(find_files([folder / "clips"]))
     gallery = open_gallery(folder, reader, processor, "spoken")
     for words in ("hello", "music"):
         path.write_text(f"WEBVTT\n\n00:00.000 --> 00:01.000\n{words}\n")
@@ -210,7 +210,7 @@ def test_words_that_a_list_gave_are_not_replaced_by_those_of_the_file(place, tin
         writer.metadata = {"model": "model", "fingerprint": "f" * 64}
         words = ("given words", str(folder / "elsewhere.srt"))
         given = {path: {"subtitle": said} for path, said in zip(files, words, strict=True)}
-        Indexer(writer, reader, processor).update(files, given)
+        make_indexer(writer, reader, processor).update(files, given)
     gallery = open_gallery(folder, reader, processor, "listed")
     hits = gallery.search("low", 7, rerank=7)
     assert len(hits) == 2 and all(hit.presence["subtitle"] and hit.match is None for hit in hits)

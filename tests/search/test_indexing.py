@@ -16,9 +16,9 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip
 from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import is_gone
+from tests.indexers import make_indexer
 
 DIM = 8
 
@@ -88,7 +88,7 @@ def run(folder, **options):
     files = find_files(folder if isinstance(folder, list) else [folder])
     with GalleryWriter(output, "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-        report = Indexer(writer, model, FakeProcessor(), **options).update(files)
+        report = make_indexer(writer, model, FakeProcessor(), **options).update(files)
     return report, Gallery.open(output), model
 
 
@@ -289,7 +289,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         model.get_modality_features = embed_slowly
         with GalleryWriter(tmp_path / output, "float32") as writer:
             writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-            Indexer(writer, model, FakeProcessor(), batch_size=2).update(files)
+            make_indexer(writer, model, FakeProcessor(), batch_size=2).update(files)
 
     def listing(output):
         return {
@@ -331,7 +331,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
 def again(folder, files, processor=None, **options):
     """Index files that may be gone, as a list names them; returns (report, gallery)."""
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
-        report = Indexer(writer, FakeModel(), processor or FakeProcessor(), **options).update(files)
+        report = make_indexer(writer, FakeModel(), processor or FakeProcessor(), **options).update(files)
     return report, Gallery.open(folder.parent / "gallery")
 
 

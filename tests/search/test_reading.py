@@ -12,10 +12,10 @@ from scalar_retrieval.gallery.decoding import Limits, SandboxedReader, Stopped, 
 from scalar_retrieval.gallery.embedding import read_batches
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.reading import record_of
 from scalar_retrieval.search.sources import find_files
 from tests.gallery.decoding.reading import write_media
+from tests.indexers import make_indexer
 from tests.search.test_indexing import FakeModel, FakeProcessor, of, old, problems_of
 
 IRREGULAR = "not a regular file but a folder, a pipe, a socket or a device"
@@ -24,7 +24,7 @@ IRREGULAR = "not a regular file but a folder, a pipe, a socket or a device"
 def index(folder, processor, model=None, **options):
     with GalleryWriter(folder.parent / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-        report = Indexer(writer, model or FakeModel(), processor, **options).update(find_files([folder]))
+        report = make_indexer(writer, model or FakeModel(), processor, **options).update(find_files([folder]))
     return report, Gallery.open(folder.parent / "gallery")
 
 

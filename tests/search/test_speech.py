@@ -13,11 +13,11 @@ from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.cues import read_cues
 from scalar_retrieval.gallery.words.transcripts import Cue, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.speech import Speech
 from scalar_retrieval.search.states import DOUBTFUL
 from tests.gallery.decoding.reading import read_subtitle, write_media
+from tests.indexers import make_indexer
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
 from tests.search.test_indexing import of, problems_of
@@ -69,7 +69,7 @@ def run(videos, model, processor, recognizer, segment=None):
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
         if segment is not None:
             writer.metadata |= {SEGMENT: segment}
-        report = Indexer(writer, model, processor, recognizer=recognizer).update(find_files([videos]))
+        report = make_indexer(writer, model, processor, recognizer=recognizer).update(find_files([videos]))
     gallery = Gallery.open(videos.parent / "gallery")
     names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
     return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))

@@ -15,9 +15,9 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.stills import Stills
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import remove
+from tests.indexers import make_indexer
 from tests.media_corpus import media, tone, wav
 from tests.search.serving import make_app, write_gallery
 
@@ -37,7 +37,7 @@ def clips(tmp_path):
 def index(clips, model, processor, segment=None, **options):
     with GalleryWriter(clips.parent / "gallery", "float32") as writer:
         writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
-        Indexer(writer, model, processor, num_workers=1, **options).update(find_files([clips]))
+        make_indexer(writer, model, processor, num_workers=1, **options).update(find_files([clips]))
     return Gallery.open(clips.parent / "gallery")
 
 

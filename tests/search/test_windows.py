@@ -12,8 +12,8 @@ from scalar_retrieval.gallery.decoding import SandboxedReader, sandboxed
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
+from tests.indexers import make_indexer
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, tone, wav
 from tests.search.further import index_with
@@ -90,7 +90,7 @@ def test_how_long_a_clip_lasts_is_kept_of_files_and_of_windows(place, loaded):
     ):
         with GalleryWriter(f"gallery-{segment}", "float32") as writer:
             writer.metadata = {"model": "encoder", "segment": segment}
-            Indexer(writer, *loaded, num_workers=1).update(find_files(["clips"]))
+            make_indexer(writer, *loaded, num_workers=1).update(find_files(["clips"]))
             clips = writer.gallery().clips
         kept = zip(clips.column("clip_id").to_pylist(), clips.column("seconds").to_pylist(), strict=True)
         assert {name.rsplit("/", 1)[-1]: seconds for name, seconds in kept} == pytest.approx(expected, abs=0.05)
@@ -155,7 +155,7 @@ def test_an_answer_to_something_else_than_was_asked_is_refused_before_anything_i
     def indexed(output, embed=None):
         with GalleryWriter(output, "float32") as writer:
             writer.metadata = {"model": "encoder", "segment": 2}
-            indexer = Indexer(writer, *loaded, num_workers=1, embed=embed)
+            indexer = make_indexer(writer, *loaded, num_workers=1, embed=embed)
             honest = indexer._embed
             if embed is None:
                 indexer._embed = lambda jobs, size: (answers.append(deepcopy(a)) or a for a in honest(jobs, size))
@@ -189,7 +189,7 @@ def test_a_run_that_ends_between_two_windows_goes_on_there(place, loaded, monkey
     def index_one_by_one():
         with GalleryWriter("gallery", "float32") as writer:
             writer.metadata = writer.metadata or {"model": "encoder", "segment": 2}
-            return Indexer(writer, model, processor, batch_size=1, num_workers=1).update(files)
+            return make_indexer(writer, model, processor, batch_size=1, num_workers=1).update(files)
 
     monkeypatch.setattr(embedding, "embed_clips", fail_at_the_second)
     with pytest.raises(KeyboardInterrupt):

@@ -9,8 +9,8 @@ from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.windows import PARTLY
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.indexing import Indexer
 from scalar_retrieval.search.sources import find_files
+from tests.indexers import make_indexer
 from tests.search.test_indexing import FakeModel, FakeProcessor, names, of, old, problems_of
 
 SECONDS = 2
@@ -48,7 +48,7 @@ def run(place, limits=None, **options):
     model = FakeModel()
     with GalleryWriter(place / "gallery", "float32") as writer:
         writer.metadata = {"model": "model", "fingerprint": "fingerprint", "segment": SECONDS}
-        report = Indexer(writer, model, Lines(limits), **options).update(find_files([place / "clips"]))
+        report = make_indexer(writer, model, Lines(limits), **options).update(find_files([place / "clips"]))
     return report, Gallery.open(place / "gallery"), [seed for batch in model.batches for seed in batch]
 
 
