@@ -10,7 +10,6 @@ import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.scales import measure_scales
-from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import (
     LEAST_SCORE,
     SCALES,
@@ -20,6 +19,7 @@ from scalar_retrieval.gallery.store.described import (
 )
 from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.files import write_json
+from scalar_retrieval.gallery.store.places import is_gallery
 from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.configuration_scalar import note_in_adapter

@@ -107,7 +107,7 @@ class Inputs:
         if self.embeddings is None:
             return
         if isinstance(self.embeddings, str | os.PathLike):
-            from scalar_retrieval.gallery.store.contents import find_gallery
+            from scalar_retrieval.gallery.store.places import find_gallery
 
             find_gallery(self.embeddings)
             return

@@ -21,6 +21,8 @@ DATE = "date"
 WORDS = "words"
 
 _LONGEST = 4096  # characters of a path
+_QUOTES = '"“”„‟«»'
+_QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
 _TOKENS = re.compile(r"(?s)(?<![^/])\*\*/|\*+|\?|\[!?\]?[^\]]*\]|.")
 _FOLDERS = "(?:.*/)?"  # any number of folders
 _NOTHING = r"[^\x00-\x{10ffff}]"  # a character that there is not
@@ -177,6 +179,63 @@ class Filter:
         return self == Filter()
 
 
+def are_selected(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
+    """Which of the known modalities are selected by name; all of them if no names are given."""
+    names = tuple(known if modalities is None else modalities)
+    if not names or not set(names) <= set(known):
+        raise ModalityError(f"`modalities` must name some of {tuple(known)}, got {names}.")
+    return tuple(name in names for name in known)
+
+
+# Conditions within a query -------------------------------------------------------------------------------------------
+
+
+def split_query(query: str) -> tuple[str, tuple[str, ...]]:
+    """
+    Split off what must be said literally in a query: the parts in quotation marks.
+
+    Returns:
+        The text for the model, which is the query without quotation marks; and the words or phrases inside them.
+
+    Example:
+        >>> split_query('dog "Karin"')
+        ('dog Karin', ('Karin',))
+    """
+    parts = _QUOTED.findall(query)
+    if not parts:
+        return query, ()
+    # Marks around punctuation alone are no condition.
+    phrases = []
+    for part in parts:
+        phrase = " ".join(part.split())
+        if folded(phrase) and phrase not in phrases:
+            phrases.append(phrase)
+    text = _QUOTED.sub(r"\1", query)
+    return " ".join(text.split()), tuple(phrases)
+
+
+def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """[`split_query`] of several queries. Raises a ValueError that names one without words, or not UTF-8."""
+    asked = []
+    words = []
+    for text in texts:
+        left = ""
+        if isinstance(text, str):
+            left, quoted = split_query(text)
+        if not left.strip():
+            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
+        # A terminal in another encoding gives lone surrogates, which tokenizers refuse.
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
+            ) from error
+        asked.append(left)
+        words.append(quoted)
+    return asked, words
+
+
 __all__ = [
     "DATE",
     "DURATION",
@@ -184,6 +243,9 @@ __all__ = [
     "Filter",
     "ModalityError",
     "PatternError",
+    "are_selected",
     "path_matcher",
+    "split_queries",
+    "split_query",
     "text_pattern_of",
 ]

@@ -20,14 +20,14 @@ import torch
 from .clip_facts import Allowed, ClipFacts
 from .exact.blocks import Block, DamagedVectorsError, block_of
 from .exact.ranking import rank
-from .filters import Filter
+from .filters import Filter, are_selected
 from .hits import Hits, Texts
-from .searcher import Scoring, Selection, StoredClip, are_selected
+from .searcher import Scoring, Selection, StoredClip
 from .store.columns import embeds_of, presence_of, taken
 from .store.contents import Contents
+from .store.places import DamagedFileError
 from .store.rows import abbreviated, lists_of, strings, texts_of
 from .store.stills import Stills
-from .store.storage import DamagedFileError
 from .words.cues import ClipWords, words_of_file
 from .words.transcripts import KINDS, SPEECH, Cue, Transcripts
 

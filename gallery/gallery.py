@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .store.contents import Contents, is_gallery, stamp_of
+from .store.contents import Contents, stamp_of
 from .store.described import (
     MODALITIES,
     SLICES,
@@ -31,6 +31,7 @@ from .store.described import (
     slices_of,
 )
 from .store.files import without_infinity
+from .store.places import is_gallery
 from .store.published import is_from_hub
 from .store.rows import (
     CODE_FACTS,
@@ -411,7 +412,7 @@ class Gallery(Contents):
                 [`~scalar_retrieval.modeling_scalar.scores_scalar.joined_queries`]. A modality of which a query has no
                 part, or zeros alone, is not searched.
                 Parts of a text in quotation marks must be said in a clip, see
-                [`~scalar_retrieval.gallery.querying.split_query`].
+                [`~scalar_retrieval.gallery.filters.split_query`].
             k (`int`): hits per query; fewer if the gallery has fewer clips that `method` can score.
             query_temperature (`float`, *optional*): by default the gallery's own.
             method (`str`, *optional*): as in `retrieval_scores`, such as `"scalar"` or the name of a modality; by

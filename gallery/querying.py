@@ -4,7 +4,6 @@ Shapes: Q queries, D dimensions.
 """
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,60 +21,9 @@ from .decoding import tolerant
 from .embedding import configure, embed_clips, modalities_option
 from .store.columns import unit_vectors
 from .store.described import Described, reading_of
-from .words.folding import folded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, ProcessorMixin
-
-
-_QUOTES = '"“”„‟«»'
-_QUOTED = re.compile(f"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
-
-
-def split_query(query: str) -> tuple[str, tuple[str, ...]]:
-    """
-    Split off what must be said literally in a query: the parts in quotation marks.
-
-    Returns:
-        The text for the model, which is the query without quotation marks; and the words or phrases inside them.
-
-    Example:
-        >>> split_query('dog "Karin"')
-        ('dog Karin', ('Karin',))
-    """
-    parts = _QUOTED.findall(query)
-    if not parts:
-        return query, ()
-    # Marks around punctuation alone are no condition.
-    phrases = []
-    for part in parts:
-        phrase = " ".join(part.split())
-        if folded(phrase) and phrase not in phrases:
-            phrases.append(phrase)
-    text = _QUOTED.sub(r"\1", query)
-    return " ".join(text.split()), tuple(phrases)
-
-
-def split_queries(texts: Sequence[str]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """[`split_query`] of several queries. Raises a ValueError that names one without words, or not UTF-8."""
-    asked = []
-    words = []
-    for text in texts:
-        left = ""
-        if isinstance(text, str):
-            left, quoted = split_query(text)
-        if not left.strip():
-            raise ValueError(f"A query is empty, got {text!r}. Type what you are looking for.")
-        # A terminal in another encoding gives lone surrogates, which tokenizers refuse.
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"The query {text!r} is not UTF-8. Set the encoding of your terminal to UTF-8."
-            ) from error
-        asked.append(left)
-        words.append(quoted)
-    return asked, words
 
 
 def check_vectors(text_embeds: torch.Tensor, dim: int | None) -> torch.Tensor:
@@ -291,6 +239,4 @@ __all__ = [
     "embed_captions",
     "load_query_model",
     "query_like",
-    "split_queries",
-    "split_query",
 ]

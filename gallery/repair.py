@@ -11,11 +11,10 @@ from pathlib import Path
 
 from .gallery import Gallery
 from .store.contents import kept_rows
+from .store.places import COPY, MANIFEST, has_lost_its_manifest
 from .store.rows import abbreviated, texts_of
 from .store.storage import (
-    COPY,
     DERIVED,
-    MANIFEST,
     TABLES,
     Part,
     Shard,
@@ -23,7 +22,6 @@ from .store.storage import (
     VersionError,
     damage_of,
     damaged_views,
-    has_lost_its_manifest,
     map_shard,
     read_manifest,
     verify,

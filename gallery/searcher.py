@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .filters import Filter, ModalityError
+from .filters import Filter
 from .hits import Hits
 from .store.described import Described
 from .store.rows import MediaFile
@@ -143,12 +143,4 @@ class Searcher(Protocol):
         """The latest committed state: itself if nothing has changed."""
 
 
-def are_selected(modalities: Sequence[str] | None, known: Sequence[str]) -> tuple[bool, ...]:
-    """Which of the known modalities are selected by name; all of them if no names are given."""
-    names = tuple(known if modalities is None else modalities)
-    if not names or not set(names) <= set(known):
-        raise ModalityError(f"`modalities` must name some of {tuple(known)}, got {names}.")
-    return tuple(name in names for name in known)
-
-
-__all__ = ["Scoring", "Searcher", "Selection", "StoredClip", "UnsupportedError", "are_selected"]
+__all__ = ["Scoring", "Searcher", "Selection", "StoredClip", "UnsupportedError"]

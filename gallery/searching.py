@@ -14,7 +14,7 @@ import torch
 
 from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, joined_queries
 
-from .filters import Filter
+from .filters import Filter, are_selected, split_queries
 from .hits import HitLists, Hits
 from .querying import (
     Likeness,
@@ -23,9 +23,8 @@ from .querying import (
     check_vectors,
     load_query_model,
     query_like,
-    split_queries,
 )
-from .searcher import Scoring, Searcher, Selection, UnsupportedError, are_selected
+from .searcher import Scoring, Searcher, Selection, UnsupportedError
 from .second_stage.matching import check_can_match, check_depth
 from .second_stage.reranking import rerank as rerank_hits
 from .store.described import Described, score_options_of, unread_lines

@@ -16,9 +16,10 @@ from huggingface_hub import DatasetCardData, HfApi
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.store.file_state import clip_sha256
+from scalar_retrieval.gallery.store.places import MANIFEST
 from scalar_retrieval.gallery.store.published import MEDIA
 from scalar_retrieval.gallery.store.rows import lists_of
-from scalar_retrieval.gallery.store.storage import MANIFEST, read_manifest
+from scalar_retrieval.gallery.store.storage import read_manifest
 from scalar_retrieval.gallery.words.transcripts import KINDS, Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import check_content
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT, identify, is_light

@@ -20,7 +20,7 @@ KindName = Literal["model", "adapter", "gallery", "metric", "space"]
 
 def _find_kind(folder: Path) -> str:
     """Return the kind of what a folder holds; a ValueError says what it holds if that is not one thing."""
-    from scalar_retrieval.gallery.store.contents import is_gallery
+    from scalar_retrieval.gallery.store.places import is_gallery
 
     if not folder.is_dir():
         raise FileNotFoundError(

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi, SpaceCardData
 
 from scalar_retrieval.gallery.store.described import check_metadata
 from scalar_retrieval.gallery.store.files import read_json
-from scalar_retrieval.gallery.store.storage import MANIFEST
+from scalar_retrieval.gallery.store.places import MANIFEST
 from scalar_retrieval.modeling_scalar.model_identity import LIGHT
 
 from .card import Details, render, render_text

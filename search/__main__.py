@@ -21,7 +21,6 @@ from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .addresses import TableAddress, is_address, is_service
 from .settings import (
-    CONDITIONS,
     TOKEN_VARIABLE,
     GalleryConfig,
     IndexConfig,
@@ -36,6 +35,7 @@ from .settings import (
 )
 
 if TYPE_CHECKING:
+    from scalar_retrieval.gallery.filters import Filter
     from scalar_retrieval.gallery.gallery import GalleryWriter
     from scalar_retrieval.gallery.hits import Hits
     from scalar_retrieval.gallery.querying import Likeness, QueryModel
@@ -68,17 +68,19 @@ def query(config: QueryConfig) -> None:
     """Print the best clips for each query, with the weight of each modality."""
     if is_service(config.gallery):
         return _query_service(config)
-    from scalar_retrieval.gallery.filters import Filter
+    # What is wrong is reported before torch is imported, which takes a second.
+    wanted = config.filter()
+    if not is_address(config.gallery):
+        _check_query(config, wanted)
     from scalar_retrieval.gallery.hits import remarks_of
     from scalar_retrieval.gallery.querying import load_query_model
     from scalar_retrieval.gallery.searching import search
 
     searcher = open_searcher(config.gallery)
     # Which clips may be hits, and which of their modalities count
-    conditions = {name: getattr(config, name) for name in CONDITIONS}
     options = {
         "modalities": config.modalities,
-        "allowed": Filter(config.path, **conditions),
+        "allowed": wanted,
         "per_file": config.per_file,
         "unique": config.unique,
     }
@@ -107,6 +109,18 @@ def query(config: QueryConfig) -> None:
     for question, hits in zip(asked, results, strict=True):
         answers.append(question | _as_json(hits, config))
     typer.echo(json.dumps(answers, indent=2))
+
+
+def _check_query(config: QueryConfig, wanted: "Filter") -> None:
+    """Refuse a query to a folder that names modalities or a clip that are not there."""
+    from scalar_retrieval.gallery.filters import are_selected
+    from scalar_retrieval.gallery.store.contents import Contents
+
+    opened = Contents.open(config.gallery)
+    are_selected(config.modalities, opened.modalities)
+    wanted.check_modalities(opened.modalities)
+    if config.like is not None and not Path(config.like).is_file():
+        opened.clip_named(config.like)
 
 
 def _query_service(config: QueryConfig) -> None:
@@ -295,7 +309,7 @@ def repair(config: GalleryConfig) -> None:
 @contextmanager
 def _changing(folder: Path) -> Iterator["GalleryWriter"]:
     """The writer of an existing gallery."""
-    from scalar_retrieval.gallery.store.contents import is_gallery
+    from scalar_retrieval.gallery.store.places import is_gallery
 
     if not is_gallery(folder):  # a writer would make one
         raise FileNotFoundError(f"There is no gallery in {str(folder)!r}.")

@@ -30,7 +30,7 @@ def check_folder(path: str | os.PathLike) -> Path:
 
 def check_output(path: str | os.PathLike) -> Path:
     """Refuse what is neither the folder of a gallery nor one that may become a gallery."""
-    from scalar_retrieval.gallery.store.contents import is_gallery
+    from scalar_retrieval.gallery.store.places import is_gallery
     from scalar_retrieval.gallery.store.writing import check_place
 
     folder = check_folder(path)
@@ -41,7 +41,7 @@ def check_output(path: str | os.PathLike) -> Path:
 
 def find_readable(path: str | os.PathLike) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
-    from scalar_retrieval.gallery.store.contents import find_gallery
+    from scalar_retrieval.gallery.store.places import find_gallery
     from scalar_retrieval.gallery.store.published import is_published
 
     if not is_published(path):

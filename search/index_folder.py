@@ -16,9 +16,9 @@ from scalar_retrieval.commands.schema import check_value, size
 from scalar_retrieval.commands.texts import print_message, printable
 from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, StrPath, check_writable
-from scalar_retrieval.gallery.store.contents import is_gallery
 from scalar_retrieval.gallery.store.described import ADVICE, LEAST_SCORE, LIMITS, UNREAD, reading_of, scale_lines
 from scalar_retrieval.gallery.store.file_lists import is_table
+from scalar_retrieval.gallery.store.places import is_gallery
 from scalar_retrieval.gallery.store.provenance import pending_download, provenance_of
 from scalar_retrieval.gallery.store.rows import check_modality, check_precision
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT

@@ -38,9 +38,9 @@ from psycopg import errors, sql
 
 from scalar_retrieval.commands.schema import check_value, count, nothing, parse_json, size, whole
 from scalar_retrieval.gallery.exact.blocks import LONGEST
-from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, text_pattern_of
+from scalar_retrieval.gallery.filters import DATE, DURATION, WORDS, PatternError, are_selected, text_pattern_of
 from scalar_retrieval.gallery.hits import Hits, Texts
-from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError, are_selected
+from scalar_retrieval.gallery.searcher import Scoring, Selection, StoredClip, UnsupportedError
 from scalar_retrieval.gallery.store.described import (
     SLICES,
     Described,

@@ -19,6 +19,7 @@ from .addresses import TableAddress, is_address, is_service
 from .checks import check_folder, check_model, check_output, check_segment, check_tools, find_readable
 
 if TYPE_CHECKING:
+    from scalar_retrieval.gallery.filters import Filter
     from scalar_retrieval.gallery.searcher import Searcher
 
 LEAST_TEMPERATURE = 1e-6
@@ -328,12 +329,22 @@ class QueryConfig:
         if self.rerank is None and self.fusion_weight is not None:
             raise ValueError("--fusion-weight needs --rerank, the number of hits to rerank.")
         if not is_service(self.gallery):
+            from scalar_retrieval.gallery.filters import split_queries
+
             _check_place(self.gallery)
+            self.filter()
+            split_queries(self.texts)
             return
         # A service has the gallery, so options that need it here are refused.
         for name in _NEEDS_GALLERY:
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name.replace('_', '-')} needs the gallery itself; a service cannot be asked.")
+
+    def filter(self) -> "Filter":
+        """The conditions that hits must meet; raises a ValueError if no clip could."""
+        from scalar_retrieval.gallery.filters import Filter
+
+        return Filter(self.path, **{name: getattr(self, name) for name in CONDITIONS})
 
 
 def _give_sql(folder: str | None) -> None:

@@ -77,7 +77,7 @@ def _stored_examples(
 ) -> Examples:
     """Return examples from stored outputs of towers, or from a gallery."""
     # Imported here, because they import the search packages.
-    from scalar_retrieval.gallery.store.contents import is_gallery
+    from scalar_retrieval.gallery.store.places import is_gallery
 
     from .cache_features import FeatureDataset
     from .embeddings import EmbeddingDataset

@@ -11,8 +11,9 @@ from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as M
 
 from ..decoding import num_processors, tolerant
 from ..embedding import ReadBatch, read_batches
+from ..filters import split_query
 from ..hits import Hits
-from ..querying import QueryModel, split_query
+from ..querying import QueryModel
 from ..searcher import StoredClip
 from ..store.file_state import has_given_words, is_as_known
 from .matching import clip_views, fused_values, match_logits, reranked_places

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .described import Described, Extent, NoClipError
-from .published import folder_of, media_of
+from .places import MANIFEST, find_gallery
+from .published import media_of
 from .rows import FILES, MediaFile, check_hashes, lists_of, moment_of, strings, texts_of, widths_of
-from .storage import MANIFEST, Part, Snapshot, check_not_lost, has_lost_its_manifest, read_snapshot
+from .storage import Part, Snapshot, read_snapshot
 from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip
 
 if TYPE_CHECKING:
@@ -27,27 +28,6 @@ _CLIPS = pa.schema({"clip_id": pa.string(), "seconds": pa.float64(), "problems":
 # From no batches: an empty array of pyarrow would import pandas, where it is installed.
 _NO_CLIPS = pa.Table.from_batches([], _CLIPS)
 _NO_FILES = pa.Table.from_batches([], FILES)
-
-
-def is_gallery(path: str | os.PathLike) -> bool:
-    """Whether a folder holds embedded clips, damaged or not."""
-    path = Path(path)
-    return (path / MANIFEST).is_file() or has_lost_its_manifest(path)
-
-
-def find_gallery(place: str | os.PathLike) -> Path:
-    """
-    Return the folder of a gallery, given by its path or its address; a published one is downloaded.
-
-    Raises:
-        FileNotFoundError: the folder holds no gallery, or the Hub does not provide it.
-        ValueError: it is damaged, or what begins like an address is not one.
-    """
-    folder = Path(place) if os.path.exists(place) else folder_of(place)
-    check_not_lost(folder)
-    if not (folder / MANIFEST).is_file():
-        raise FileNotFoundError(f"There is no gallery in {str(folder)!r}: {MANIFEST} is missing.")
-    return folder
 
 
 def stamp_of(folder: Path) -> tuple[int, ...] | None:
@@ -374,4 +354,4 @@ class Contents(Described):
         return os.path.commonpath([os.path.dirname(ends["min"]), os.path.dirname(ends["max"])])
 
 
-__all__ = ["Contents", "find_gallery", "is_gallery", "kept_rows", "stamp_of"]
+__all__ = ["Contents", "kept_rows", "stamp_of"]

@@ -26,11 +26,9 @@ import pyarrow as pa
 from scalar_retrieval.commands.schema import check_value, count, nothing, text
 
 from .files import read_json, sha256_of, without_infinity
+from .places import COPY, MANIFEST, DamagedFileError, check_not_lost, remedy
 from .rows import check_layout
 
-MANIFEST = "gallery.json"
-COPY = "gallery-copy.json"
-"""A copy of the manifest, made after each commit."""
 VERSION = 3
 KEYS = {"clips": "clip_id", "queries": "query_id", "files": "path"}
 """The tables of a gallery, with the column that names their rows: embedded clips, embedded captions that describe
@@ -60,22 +58,8 @@ _TABLE = [
 _MANIFEST = {"commit": count, "metadata": {}, "tables": {**{f"{name}?": _TABLE for name in TABLES}, ...: nothing}}
 
 
-class DamagedFileError(ValueError):
-    """A file has changed since it was written: `path` names it, and `what` is the rest of the sentence."""
-
-    def __init__(self, path: Path, what: str, folder: Path):
-        self.path = path
-        self.what = what
-        super().__init__(f"{path} {what}. {remedy(folder)}")
-
-
 class VersionError(ValueError):
     """A gallery was written by another version of this package."""
-
-
-def remedy(folder: Path) -> str:
-    """What to do about a damaged gallery: the end of an error message."""
-    return f"Run `scalar repair {folder}` to keep what is intact."
 
 
 @dataclass(frozen=True)
@@ -394,41 +378,23 @@ def verify(folder: Path) -> int:
     return num_bytes
 
 
-def has_lost_its_manifest(folder: Path) -> bool:
-    """Whether a folder holds the copy of a manifest, but not the manifest."""
-    # In this order: the first commit writes the manifest first.
-    return (folder / COPY).is_file() and not (folder / MANIFEST).is_file()
-
-
-def check_not_lost(folder: Path) -> None:
-    """Raise a ValueError if the manifest of a gallery is missing."""
-    if has_lost_its_manifest(folder):
-        raise DamagedFileError(folder / MANIFEST, f"is missing, although {COPY} exists", folder)
-
-
 __all__ = [
-    "COPY",
     "DERIVED",
     "KEYS",
-    "MANIFEST",
     "MOST_PIECES",
     "REMOVED_NAME",
     "SHARD_NAME",
     "TABLES",
     "VERSION",
-    "DamagedFileError",
     "Part",
     "Shard",
     "Snapshot",
     "VersionError",
-    "check_not_lost",
     "damage_of",
     "damaged_views",
-    "has_lost_its_manifest",
     "map_shard",
     "read_manifest",
     "read_snapshot",
-    "remedy",
     "signed",
     "verify",
 ]

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from .files import locked, naming, read_json, sha256_of, sync_folder, write_json, write_whole
+from .places import COPY, MANIFEST, check_not_lost, remedy
 from .storage import (
-    COPY,
     DERIVED,
     KEYS,
-    MANIFEST,
     MOST_PIECES,
     REMOVED_NAME,
     SHARD_NAME,
@@ -27,10 +26,8 @@ from .storage import (
     Part,
     Shard,
     Snapshot,
-    check_not_lost,
     read_manifest,
     read_snapshot,
-    remedy,
     signed,
 )
 

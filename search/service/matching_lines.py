@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scalar_retrieval.gallery.querying import split_query
+from scalar_retrieval.gallery.filters import split_query
 from scalar_retrieval.gallery.searcher import StoredClip
 from scalar_retrieval.gallery.words.cues import cues_between
 from scalar_retrieval.gallery.words.folding import folded, spans_of

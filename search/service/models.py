@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from scalar_retrieval.gallery.filters import Filter
-from scalar_retrieval.gallery.querying import split_query
+from scalar_retrieval.gallery.filters import Filter, split_query
 
 Modality = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 Kind = Literal["video", "audio", "image"]

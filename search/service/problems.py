@@ -12,7 +12,7 @@ from scalar_retrieval.commands.errors import error_text
 from scalar_retrieval.commands.texts import plain
 from scalar_retrieval.gallery.filters import ModalityError, PatternError
 from scalar_retrieval.gallery.searcher import UnsupportedError
-from scalar_retrieval.gallery.store.storage import DamagedFileError
+from scalar_retrieval.gallery.store.places import DamagedFileError
 
 from .archive import UnknownClipError
 from .streaming import NoMediaError

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from scalar_retrieval.gallery.decoding import Stop
-from scalar_retrieval.gallery.querying import split_query
+from scalar_retrieval.gallery.filters import split_query
 from scalar_retrieval.gallery.searcher import StoredClip
 from scalar_retrieval.gallery.words.transcripts import as_vtt
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.filters import Filter, split_query
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.hits import remarks_of
-from scalar_retrieval.gallery.querying import split_query
 from scalar_retrieval.gallery.searcher import Selection
 from scalar_retrieval.gallery.store.file_state import clip_stat
 from scalar_retrieval.gallery.words import cues

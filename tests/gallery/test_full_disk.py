@@ -11,7 +11,7 @@ from scalar_retrieval.commands.errors import error_text
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.store.storage import MANIFEST
+from scalar_retrieval.gallery.store.places import MANIFEST
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.search.__main__ import app
 from tests.disks import small_disk

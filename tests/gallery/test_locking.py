@@ -13,7 +13,7 @@ import torch
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.repair import repair
 from scalar_retrieval.gallery.store import files
-from scalar_retrieval.gallery.store.storage import MANIFEST
+from scalar_retrieval.gallery.store.places import MANIFEST
 from tests.gallery.conftest import make_clips, make_queries, write
 
 

@@ -9,7 +9,8 @@ from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
 from scalar_retrieval.gallery.store.columns import query_table
-from scalar_retrieval.gallery.store.storage import COPY, DERIVED, MANIFEST, signed
+from scalar_retrieval.gallery.store.places import COPY, MANIFEST
+from scalar_retrieval.gallery.store.storage import DERIVED, signed
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 

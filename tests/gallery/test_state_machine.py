@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
-from scalar_retrieval.gallery.store.storage import COPY, MANIFEST
+from scalar_retrieval.gallery.store.places import COPY, MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips
 from tests.gallery.faults import Faults, Killed
 

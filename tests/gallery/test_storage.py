@@ -187,7 +187,7 @@ import os, random, signal, sys, time
 import torch
 from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.store.storage import MANIFEST
+from scalar_retrieval.gallery.store.places import MANIFEST
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries
 from scalar_retrieval.modeling_scalar import MODALITIES
 

@@ -11,7 +11,8 @@ import pytest
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.repair import repair
 from scalar_retrieval.gallery.store.columns import clip_table
-from scalar_retrieval.gallery.store.storage import MANIFEST, signed
+from scalar_retrieval.gallery.store.places import MANIFEST
+from scalar_retrieval.gallery.store.storage import signed
 from scalar_retrieval.search.__main__ import info
 from tests.gallery.conftest import make_clips, make_queries
 

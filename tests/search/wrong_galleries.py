@@ -16,7 +16,8 @@ import pyarrow as pa
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.columns import query_table
 from scalar_retrieval.gallery.store.files import sha256_of
-from scalar_retrieval.gallery.store.storage import MANIFEST, signed
+from scalar_retrieval.gallery.store.places import MANIFEST
+from scalar_retrieval.gallery.store.storage import signed
 from tests.gallery.conftest import make_clips, make_queries
 
 READING = ("query", "info", "verify", "run", "push")
