@@ -27,6 +27,8 @@ from .tracks_scalar import (
     Cue,
     MediaError,
     av,
+    caption_cues,
+    captions_in,
     check_memory,
     find_sidecar,
     is_text,
@@ -125,6 +127,7 @@ class Packets:
     start: float  # where the stream begins
     end: float  # where its last packet ends
     seconds: float  # the durations of all packets together
+    captions: list[Cue]  # of captions inside pictures
     missing: MediaError | None = None  # why there are fewer than the container promises
     ends_early: bool = False  # whether those at its end are missing
 
@@ -206,11 +209,14 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
     sizes = array("q")
     keys = bytearray()
     hidden = bytearray()
+    captions = []
+    cues = []
     seconds = 0.0
     end = 0.0
     has_times = True
     missing = None
     tick = float(stream.time_base or 0)
+    zero = zero_of(container)
     errors = []
     for packet in demuxed(container, stream, errors):
         if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
@@ -221,11 +227,17 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
             has_times = False
         else:
             end = max(end, packet.pts * tick + duration)
+            words = captions_in(packet)
+            if words:
+                captions.append((packet.pts * tick - zero, words))
         pts.append(packet.pts or 0)
         dts.append(pts[-1] if packet.dts is None else packet.dts)
         sizes.append(packet.size)
         keys.append(packet.is_keyframe)
         hidden.append(packet.is_discard)
+    if captions:
+        captions.append((end - zero, "942c"))  # the command that ends the last one
+        cues = caption_cues(stream_name(path, stream), captions)
     if errors:
         missing = MediaError(f"{stream_name(path, stream)}: reading failed ({errors[0].strerror}).")
     # Whether a frame can be found by its time.
@@ -233,8 +245,6 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
     context = stream.codec_context
     is_vague = context.name == "vp8" or (container.format.name == "avi" and getattr(context, "has_b_frames", False))
     is_named = has_times and not is_vague and any(keys) and len(set(pts)) == len(pts)
-    # The clocks of the file and of the stream.
-    zero = zero_of(container)
     start = zero if stream.start_time is None else stream.start_time * tick
     return Packets(
         name=stream_name(path, stream),
@@ -249,6 +259,7 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
         start=start,
         end=end or zero + seconds,
         seconds=seconds,
+        captions=cues,
         missing=missing,
     )
 
@@ -945,14 +956,20 @@ class MediaReader:
         return subtitle_cues(path, content)
 
     def cues_of_track(self, path: AnyPath) -> list[Cue] | None:
-        """The cues of the text track of a media file, the best by `rank`; `None` if there is none. Picture-based
-        tracks (DVD, Blu-ray) are not text."""
+        """The cues of the text track of a media file, the best by `rank`, or else of the captions inside its pictures;
+        `None` if there is neither. Picture-based tracks (DVD, Blu-ray) are not text."""
         with self.opened(path) as container:
-            texts = [stream for stream in container.streams.subtitles if is_text(container, stream)]
-            if not texts:
-                return None
-            stream = min(texts, key=rank_of_track)
-            return list(track_cues(path, container, stream, zero_of(container)))
+            tracks = (*container.streams.subtitles, *container.streams.data)
+            texts = [stream for stream in tracks if is_text(path, container, stream)]
+            if texts:
+                stream = min(texts, key=rank_of_track)
+                return list(track_cues(path, container, stream, zero_of(container)))
+        packets = None
+        with suppress(MediaError):  # what is wrong with pictures is said where they are read
+            packets = self.packets_of(path, "video")
+        if packets is None:
+            return None
+        return packets.captions or None
 
     def cues_of(self, path: AnyPath) -> list[Cue] | None:
         """The cues of the subtitle of a video: of the file next to it (`find_sidecar`), else of its text track;

@@ -124,9 +124,16 @@ def stream_name(path: AnyPath, stream: Any) -> str:
     return f"{path}: {stream.type} stream {stream.index} ({getattr(stream.codec_context, 'name', 'unknown')})"
 
 
-def is_text(container: Any, stream: Any) -> bool:
-    """Whether the packets of a subtitle track are text: FFmpeg decodes it, or, of tracks in Matroska and MP4 that it
-    does not know, they may be WebVTT or TTML. Unknown tracks of broadcasts are teletext."""
+def is_text(path: AnyPath, container: Any, stream: Any) -> bool:
+    """Whether the packets of a track of subtitles or data are text: FFmpeg decodes it, or, of tracks in Matroska and
+    MP4 that it does not know, they may be WebVTT or TTML. Unknown tracks of broadcasts are teletext."""
+    if stream.type == "data":  # as FFmpeg calls WebVTT in MP4, and what cameras measure
+        entries = stream.index_entries
+        if not len(entries):
+            return False
+        with open(path, "rb") as file:
+            file.seek(max(0, entries[0].pos))
+            return file.read(8)[4:] in _BOXES
     if stream.codec_context is None:
         return container.format.name.startswith(("matroska", "mov"))
     return stream.codec_context.name in _TEXT_CODECS
@@ -230,6 +237,11 @@ _RATE = re.compile(r"\b(frameRate|tickRate)=[\"'](\d+)")
 _BREAK = re.compile(r"</?(\w+:)?br\b[^>]*>")
 _TIMING = re.compile(r"\b\d{1,3}(:\d\d){2}[.,]\d{1,3}\s*-->\s*\d{1,3}(:\d\d){2}[.,]\d")
 _MARKUP = re.compile(r"\{\\[^{}]*\}")  # which the decoders of FFmpeg make of every format's
+_BOXES = (b"vttc", b"vtte")  # of WebVTT in MP4 (ISO/IEC 14496-30): a cue, and none
+_CUE_IN_MP4 = re.compile(rb"(....)payl", re.DOTALL)  # the size of its text
+# CEA-608 in pictures (ATSC A/53), in the SEI of H.264 and HEVC and the user data of MPEG-2: three bytes each.
+_CAPTIONS = re.compile(rb"(?:\xb5\x00\x31|\x00\x00\x01\xb2)GA94\x03..((?:[\xf8-\xfe]..)+)", re.DOTALL)
+_OF_FIELD_1 = re.compile(r"\bfc(?!8080)(\w+)")  # in hexadecimal, without padding
 
 
 def _decoded_text(path: AnyPath, content: bytes) -> str:
@@ -286,6 +298,34 @@ def _ttml_cues(name: str, text: str) -> list[Cue]:
         raise MediaError(f"{name}: the TTML document does not decode ({error}).") from error
 
 
+def _cues_of_text(name: str, text: str, kind: str) -> list[Cue]:
+    """The cues of a text in a format of FFmpeg's."""
+    try:
+        with av.open(io.BytesIO(text.encode()), format=kind) as container:
+            return list(track_cues(name, container, container.streams.subtitles[0], 0.0))
+    except av.FFmpegError as error:
+        check_memory(error)
+        raise MediaError(f"{name} does not decode ({error.strerror}).") from error
+
+
+def captions_in(packet: Any) -> str:
+    """The captions inside a packet of pictures, as words of a Scenarist file: four hexadecimal digits each."""
+    head = bytes(memoryview(packet)[:4096])  # they stand before the picture
+    if b"GA94" not in head:  # which is found faster
+        return ""
+    triplets = b"".join(_CAPTIONS.findall(head))
+    return " ".join(_OF_FIELD_1.findall(triplets.hex(" ", -3)))
+
+
+def caption_cues(name: str, captions: Iterable[tuple[float, str]]) -> list[Cue]:
+    """The cues of captions inside pictures, of which the seconds and the words of `captions_in` are given."""
+    lines = ["Scenarist_SCC V1.0"]
+    for second, words in captions:
+        clock = time.strftime("%H:%M:%S", time.gmtime(second % 86_400))
+        lines.append(f"{clock}:{int(second % 1 * 30):02}\t{words}")
+    return _cues_of_text(name, "\n\n".join(lines), "scc")
+
+
 def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
     """The cues of a SubRip, WebVTT, SubStation Alpha or TTML file, without markup."""
     text = _decoded_text(path, content)
@@ -297,18 +337,22 @@ def subtitle_cues(path: AnyPath, content: bytes) -> list[Cue]:
         kind = "webvtt"
     elif "[Events]" in text:
         kind = "ass"
-    try:
-        with av.open(io.BytesIO(text.encode()), format=kind) as container:
-            cues = list(track_cues(path, container, container.streams.subtitles[0], 0.0))
-    except av.FFmpegError as error:
-        check_memory(error)
-        raise MediaError(f"{path}: the subtitle file does not decode ({error.strerror}).") from error
+    cues = _cues_of_text(f"{path}: the subtitle file", text, kind)
     # FFmpeg finds no cue in a text of another format, which is not an empty subtitle.
     if not cues and kind == "srt" and text.strip() and not _TIMING.search(text):
         raise MediaError(
             f"{path}: the subtitle file has text but no cue with a timing (`00:00:01,000 --> 00:00:02,000`)."
         )
     return cues
+
+
+def _cues_in_boxes(content: bytes) -> list[Any]:
+    """The cues in a packet of WebVTT in MP4, as packets for the decoder."""
+    packets = []
+    for match in _CUE_IN_MP4.finditer(content):
+        stop = match.start() + int.from_bytes(match[1])
+        packets.append(av.Packet(content[match.end() : stop]))
+    return packets
 
 
 def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Iterator[Cue]:
@@ -318,25 +362,28 @@ def track_cues(path: AnyPath, container: Any, stream: Any, zero: float) -> Itera
     select(container, stream)
     try:
         for packet in container.demux(stream):
-            if stream.codec_context is None and _TTML.search(content := bytes(packet).decode("utf-8")):
-                for start, stop, lines in _ttml_cues(stream_name(path, stream), content):
-                    yield start - zero, stop - zero, lines
-                continue
-            shown = decoder.decode2(packet)
-            if shown is None:
-                continue
             start = (packet.pts or 0) * tick - zero
             stop = start + (packet.duration or 0) * tick
-            if decoder.name == "cc_dec":  # the packet ends what was shown before
-                start = shown.pts / av.time_base - zero
-                stop = start + shown.end_display_time / 1000
-            for subtitle in shown:
-                # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
-                text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
-                if re.search(r"\{[^{}]*\\p[1-9]", text):  # a drawing, not words
-                    text = ""
-                text = html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
-                yield start, stop, re.split(r"\\[Nn]|\n", text)
+            parts = [packet]
+            if stream.codec_context is None:
+                content = bytes(packet)
+                if content[4:8] in _BOXES:
+                    parts = _cues_in_boxes(content)
+                elif _TTML.search(document := content.decode("utf-8")):
+                    for begins, ends, lines in _ttml_cues(stream_name(path, stream), document):
+                        yield begins - zero, ends - zero, lines
+                    continue
+            for shown in filter(None, map(decoder.decode2, parts)):
+                if decoder.name == "cc_dec":  # the packet ends what was shown before
+                    start = shown.pts / av.time_base - zero
+                    stop = start + shown.end_display_time / 1000
+                for subtitle in shown:
+                    # ReadOrder, Layer, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+                    text = subtitle.ass.decode("utf-8").split(",", 8)[-1]
+                    if re.search(r"\{[^{}]*\\p[1-9]", text):  # a drawing, not words
+                        text = ""
+                    text = html.unescape(_MARKUP.sub("", text)).replace(r"\h", " ")
+                    yield start, stop, re.split(r"\\[Nn]|\n", text)
     except (av.FFmpegError, UnicodeDecodeError) as error:
         check_memory(error)
         reason = getattr(error, "strerror", None) or error
@@ -351,6 +398,8 @@ __all__ = [
     "Cue",
     "MediaError",
     "av",
+    "caption_cues",
+    "captions_in",
     "check_memory",
     "find_sidecar",
     "main_stream",

@@ -364,6 +364,80 @@ def test_captions_of_television_are_read_from_their_track(tmp_path):
     assert cues == [(0.0, 2.0, "HELLO"), (2.0, pytest.approx(4.0), "WELL")]
 
 
+# The words of the first caption above, one in each picture, and padding: as SEI of H.264 and user data of MPEG-2.
+PICTURED = {
+    "libx264": (b"\0\0\0\x34\6\4\x31\xb5\0\x31%s", "mp4"),
+    "mpeg2video": (b"\0\0\1\xb2%s", "mpegts"),
+    "mpeg2video in Matroska": (b"\0\0\1\xb2%s", "matroska"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURED)
+def test_captions_inside_pictures_are_read_without_decoding_these(tmp_path, name, monkeypatch):
+    head, kind = PICTURED[name]
+    words = bytes.fromhex(CAPTIONS.splitlines()[2].split("\t")[1])
+
+    def with_captions(packets):
+        first = min(packet.pts for packet in packets)
+        changed = []
+        for packet in packets:
+            place = 2 * round((packet.pts - first) * packet.time_base * 10)
+            said = words[place : place + 2].ljust(2, b"\x80")
+            block = b"GA94\3\xc2\xff\xfc%s\xfd\x80\x80".ljust(18) % said
+            content = bytes(packet)
+            if name == "libx264":
+                content = head % block.ljust(46, b"\xff") + content
+            else:
+                place = content.index(b"\0\0\1\1")
+                content = content[:place] + head % block + content[place:]
+            new = av.Packet(content)
+            for attribute in ("stream", "pts", "dts", "time_base", "duration", "is_keyframe"):
+                setattr(new, attribute, getattr(packet, attribute))
+            changed.append(new)
+        return changed
+
+    film = media(kind, name.split()[0], pixels="yuv420p", encoder="bf=2")
+    (tmp_path / "film").write_bytes(remux(film, kind, with_captions))
+    monkeypatch.delattr(MediaReader, "decoded")
+    ((start, stop, lines),) = MediaReader().cues_of_track(tmp_path / "film")
+    assert (start, stop, lines) == (pytest.approx(0.9, abs=0.05), pytest.approx(2.0, abs=0.05), ["HELLO "])
+
+
+def test_pictures_without_captions_and_with_padding_alone_have_no_words(tmp_path):
+    (tmp_path / "film.mp4").write_bytes(media("mp4", "libx264"))
+    assert MediaReader().read_subtitle_of(tmp_path / "film.mp4") is None
+
+
+def _box(kind, *parts):
+    content = b"".join(parts)
+    return (len(content) + 8).to_bytes(4) + kind + content
+
+
+def test_webvtt_is_read_from_a_track_of_mp4(tmp_path):
+    long = b"all " * 50  # its size is no text
+    first = _box(b"payl", b"Hello, <i>world</i> &amp; " + long)
+    cues = [
+        _box(b"vtte"),
+        _box(b"vttc", _box(b"iden", b"1"), first, _box(b"sttg", b"line:0")),
+        _box(b"vttc", _box(b"payl", b"one")) + _box(b"vttc", _box(b"payl", b"two")),
+    ]
+
+    def with_cues(packets):
+        kept = [packet for packet in packets if packet.stream.type == "video"]
+        (text,) = {packet.stream for packet in packets} - {packet.stream for packet in kept}
+        for number, content in enumerate(cues):
+            packet = av.Packet(content)
+            packet.stream, packet.time_base, packet.duration = text, Fraction(1, 1000), 1000
+            packet.pts = packet.dts = number * 1000
+            kept.append(packet)
+        return kept
+
+    film = remux(media("mp4", "libx264", "", "mov_text"), "mp4", with_cues)
+    (tmp_path / "film.mp4").write_bytes(film.replace(b"tx3g", b"wvtt"))
+    found = [cue for cue in SandboxedReader().read_cues(tmp_path / "film.mp4") if cue[2]]
+    assert found == [(1.0, 2.0, ("Hello, world & " + long.decode()).strip()), (2.0, 3.0, "one"), (2.0, 3.0, "two")]
+
+
 def test_ttml_is_read_from_a_track_of_mp4(tmp_path):
     said = TTML.format('<tt:p begin="1s" end="2s">in a track</tt:p>').encode()
 
