@@ -4,7 +4,8 @@
 
 - A row is a clip: its facts for filters, one vector column for each modality (NULL where absent), their inner
   products in float64, `_rho`, the least norm of a weighted mean of them, and `_sum`, a hash of all that searching
-  reads. The row -1 of each node has `_about`: what was pushed, with a version and the number of clips of every node.
+  reads. `_now` is the same hash, a generated column: the server computes it whenever a row is written, whoever writes
+  it. The row -1 of each node has `_about`: what was pushed, with a version and the number of clips of every node.
 - Nodes are partitions in foreign tables of `postgres_fdw`, which computes scores, lists and counts where the rows are.
 - Searching runs code of whoever owns the table and the functions. So names have schemas, the search path is fixed, and
   each transaction begins with a check of all owners.
@@ -91,20 +92,17 @@ OWN_COLUMNS = {
     "_gram": "double precision[]",
     "_rho": "double precision",
     "_digest": "text",
-    "_words_sum": "bigint",
     "_sum": "bigint",
+    "_now": "bigint",
 }
 """The columns next to the vectors; names of modalities begin with a letter. `_id` is in the order of the gallery,
 `_gram` the lower triangle, `_rho` of [`~scalar_retrieval.gallery.exact.blocks.inverses_of`], `_digest` the hash that
-`push` compares, `_words_sum` that of `_words`."""
+`push` compares, `_sum` that of the row as it was pushed, `_now` of the row as it was last written."""
 
 VECTORS = {"float16": ("halfvec", ">f2"), "float32": ("vector", ">f4")}
 """By the precision of a gallery: pgvector's type, and that of its numbers on the wire."""
 _PRODUCT_ERROR = {"float16": 1e-3, "float32": 1e-5}
 """More than the error of an inner product with a query in this type."""
-
-WORDS_SUM = "hash_array_extended(ARRAY[_words], 0)"
-"""SQL of the hash of the words of a row."""
 
 # Whatever may run code in a statement on the table and belongs to a role that cannot already do all that this one can.
 # `push` lets no other role create functions or triggers; what other objects of the table call is in pg_depend.
@@ -253,16 +251,15 @@ class Pushed:
         send = f"{{vector}}.{VECTORS[self.dtype][0]}_send"
         vectors = ", ".join(f"{send}({column})" for column in self.columns)
         return (
-            "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _digest, array_dims(_gram)], 0) "
-            "# hash_array_extended(ARRAY[_id, _changed, _recorded, _words_sum, _all_words::int], 1) "
+            "hash_array_extended(ARRAY[_node, _about, clip_id, _path, _words, _digest, array_dims(_gram)], 0) "
+            "# hash_array_extended(ARRAY[_id, _changed, _recorded, _all_words::int], 1) "
             "# hash_array_extended(array_cat(_gram, ARRAY[]::float8[]), 2) "
             f"# hash_array_extended(ARRAY[_seconds, _rho], 4) # hash_array_extended(ARRAY[{vectors}], 3)"
         )
 
-    def unchanged(self, with_words: bool = True) -> str:
-        """SQL of whether a row is as it was written; perhaps without its words, which may be long."""
-        words = f" AND _words_sum = {WORDS_SUM}" if with_words else ""
-        return f"(_sum = {self.sum()}{words})"
+    def unchanged(self) -> str:
+        """SQL of whether a row is as it was written, by a hash that is computed again."""
+        return f"(_sum = {self.sum()})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -894,7 +891,9 @@ class _Ranking:
         where = condition.allowed
         step = math.isqrt(sum(self.pushed.num_clips.values()) // (_LOOSE * limit))
         if step > 1:
-            entries = self.listed(values, "_node", best(f"{where} AND _id %% {step} = 0", "0"))
+            # Hashes are spread evenly, and there is an index of them.
+            sample = f"WHERE _sum BETWEEN 0 AND {2**64 // step - 1}"
+            entries = self.listed(values, "_node", best(where, "0"), sample)
             if len(entries) >= limit:
                 floor, _ = entries[limit - 1]
                 values["floor"] = floor
@@ -903,8 +902,7 @@ class _Ranking:
         # The first query also counts rows; in a snapshot, nothing changes afterwards.
         if self.num_allowed is None:
             columns += ", min(_about), count(*)"
-            unchanged = self.pushed.unchanged(WORDS in condition.left_out)
-            for part in (unchanged, condition.allowed, *condition.left_out.values()):
+            for part in ("_sum = _now", condition.allowed, *condition.left_out.values()):
                 columns += f", count(*) FILTER (WHERE {part})"
         entries = self.listed(values, columns, best(where, "%(error)s::float8"))
         if len(entries) < limit:
@@ -912,9 +910,10 @@ class _Ranking:
         last, _ = entries[limit - 1]
         return entries[:limit], max(last, floor)
 
-    def listed(self, values: dict[str, Any], columns: str, best: str) -> list[tuple[float, int]]:
+    def listed(self, values: dict[str, Any], columns: str, best: str, sample: str = "") -> list[tuple[float, int]]:
         """The scores and numbers that `best` gives of all nodes, best first; further columns are counts to note."""
-        rows = self.table.run(self.connection, f"SELECT {columns}, {best} FROM {{table}} GROUP BY _node", values)
+        statement = f"SELECT {columns}, {best} FROM {{table}} {sample} GROUP BY _node"
+        rows = self.table.run(self.connection, statement, values)
         if columns != "_node":
             self.note_counts(rows)
         entries = []
@@ -975,7 +974,6 @@ __all__ = [
     "OWN_COLUMNS",
     "SCHEMA",
     "VECTORS",
-    "WORDS_SUM",
     "DamagedTableError",
     "NodeError",
     "Pushed",

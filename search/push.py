@@ -37,7 +37,6 @@ from .postgresql import (
     FUNCTIONS,
     OWN_COLUMNS,
     VECTORS,
-    WORDS_SUM,
     DatabaseTable,
     Pushed,
     Row,
@@ -63,7 +62,8 @@ _TABLE = """\
 CREATE EXTENSION IF NOT EXISTS vector SCHEMA {vector};
 CREATE TABLE {table} ({columns}, PRIMARY KEY (_id)) WITH (toast_tuple_target = 8160);
 CREATE INDEX ON {table} USING hash (clip_id);
-CREATE INDEX ON {table} USING hash (_path)"""
+CREATE INDEX ON {table} USING hash (_path);
+CREATE INDEX ON {table} (_sum)"""
 _SCALAR = """\
 CREATE EXTENSION IF NOT EXISTS vector SCHEMA {vector};
 CREATE EXTENSION IF NOT EXISTS scalar;
@@ -150,7 +150,7 @@ def make_tables(
             at the address.
         print_statement (`Callable`): with nodes, is given each statement, without passwords.
     """
-    kinds = OWN_COLUMNS.copy()
+    kinds = OWN_COLUMNS | {"_now": f"bigint GENERATED ALWAYS AS ({pushed.sum()}) STORED"}
     for column, (start, stop) in zip(pushed.columns, pushed.slices, strict=True):
         kinds[column] = f"{{vector}}.{VECTORS[pushed.dtype][0]}({stop - start})"
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
@@ -359,8 +359,7 @@ class _Push:
         """Move rows from the temporary table into that of the clips, with their hashes."""
         names = ", ".join([*_COPIED, "_about", *self.pushed.columns])
         self.execute(
-            f"INSERT INTO {{table}} ({names}, _words_sum, _sum) SELECT {names}, _words_sum, {self.pushed.sum()} "
-            f"FROM (SELECT {names}, {WORDS_SUM} AS _words_sum FROM pushed) AS rows; TRUNCATE pushed"
+            f"INSERT INTO {{table}} ({names}, _sum) SELECT {names}, {self.pushed.sum()} FROM pushed; TRUNCATE pushed"
         )
 
     def write_version(self, before: int, counts: dict[str, int]) -> None:
