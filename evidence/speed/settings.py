@@ -78,6 +78,7 @@ class PostgresqlConfig:
     clips: Annotated[int, Option(min=1, help="Number of clips.")] = 100_000
     dim: Dim = 64
     queries: Annotated[int, Option(min=1, help="Number of queries.")] = 5
+    repeats: Annotated[int, Option(min=1, help="Times that each query is asked.")] = 3
 
 
 @dataclass(frozen=True, kw_only=True)
