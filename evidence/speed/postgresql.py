@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import psycopg
 import torch
 
 from evidence.speed.search import fill, made_vectors
@@ -41,10 +42,12 @@ K = 10
 
 
 def processor_seconds(servers: Sequence[PostgresServer]) -> float:
-    """The processor time of servers until now, of the processes that are there."""
+    """The processor time of servers until now: of the processes that are there, and of those that have ended."""
     total = 0.0
     for server in servers:
         postmaster = psutil.Process(int((server.folder / "postmaster.pid").read_text().split()[0]))
+        ended = postmaster.cpu_times()
+        total += ended.children_user + ended.children_system
         for process in postmaster.children():
             times = process.cpu_times()
             total += times.user + times.system
@@ -118,6 +121,10 @@ def main(config: PostgresqlConfig) -> None:
                 push(gallery, address, nodes)
                 rate = config.clips / (time.perf_counter() - begun)
                 print(f"{count} nodes, {config.clips:,} clips x 3 x {config.dim}: pushed {rate:,.0f} a second")
+
+                for database in databases:
+                    with psycopg.connect(database, autocommit=True) as connection:
+                        connection.execute("ANALYZE")  # as the server does itself in a minute or two
 
                 # Queries at several temperatures; the first one of each opens connections.
                 searcher = TableSearcher(DatabaseTable(address, 600))
