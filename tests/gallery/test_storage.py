@@ -318,7 +318,9 @@ def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
         raw = bytearray(whole)
         raw[place + byte] ^= 1 << bit
         file.write_bytes(raw)
-        with pytest.raises(ValueError, match=f"changed since they were written.*'{best[0][0].clip_id}'.*scalar repair"):
+        with pytest.raises(
+            ValueError, match=f"changed since they were written.*'{best[0][0].clip_id}'.*scalar repair"
+        ):
             Gallery.open(tmp_path).search(queries, k=40)
     file.write_bytes(whole)
     assert [hits[0].clip_id for hits in Gallery.open(tmp_path).search(queries, k=1)] == [h[0].clip_id for h in best]
