@@ -101,7 +101,7 @@ def answers(tmp_path_factory):
     return dict(zip(WRONG, found, strict=True))
 
 
-@pytest.mark.promise("errors", "A wrong command line is answered before torch is loaded")
+@pytest.mark.promise("errors", "A wrong command line is reported before torch is loaded")
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_answered_in_one_sentence_before_torch_is_loaded(line, answers):
     code, answer, has_torch = answers[line]

@@ -85,7 +85,7 @@ def place(valid, tmp_path) -> Path:
     return shutil.copytree(valid, tmp_path / "place", symlinks=True)
 
 
-@pytest.mark.promise("errors", "A wrong input is answered by one sentence and changes nothing")
+@pytest.mark.promise("errors", "A wrong input gets one sentence and changes nothing")
 @pytest.mark.parametrize("row", WRONG, ids=lambda row: row.name)
 def test_a_wrong_input_is_answered_by_one_sentence_and_changes_nothing(row, place, commands):
     for damage in row.damages:

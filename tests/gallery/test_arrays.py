@@ -44,7 +44,7 @@ def columns_of(kind, folder):
     return {name: table.column(name) for name in table.column_names}, None
 
 
-@pytest.mark.promise("data", "Arrays of numpy, torch or pyarrow become a gallery that is searched and evaluated")
+@pytest.mark.promise("data", "Galleries can be made from arrays of numpy, torch or pyarrow")
 @pytest.mark.parametrize("kind", ["torch", "numpy", "NaN", "null", "parquet"])
 def test_a_gallery_of_arrays_holds_their_vectors_and_is_searched_and_evaluated(tmp_path, kind, recwarn):
     queries = make_queries(2)

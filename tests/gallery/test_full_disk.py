@@ -36,7 +36,7 @@ def leftovers(folder):
     return [path for path in folder.parent.rglob(".*") if path.is_file() and path.name != ".lock"]
 
 
-@pytest.mark.promise("data", "A full disk leaves the old or the new state; the command can be repeated")
+@pytest.mark.promise("data", "A full disk leaves the old or the new state, and the command can be repeated")
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("change", [repair, save])
 def test_whatever_call_fails_the_change_can_be_repeated(tmp_path, change, stays):

@@ -38,7 +38,7 @@ def refused(function, *arguments, message="Another process writes"):
     return False
 
 
-@pytest.mark.promise("data", "One process at a time writes to a gallery, and its lock ends with it")
+@pytest.mark.promise("data", "One process at a time writes to a gallery; its lock ends with it")
 def test_a_writer_is_refused_in_this_process_and_in_others_until_the_first_is_closed(tmp_path):
     with GalleryWriter(tmp_path / "gallery") as first:
         assert refused(GalleryWriter, tmp_path / "gallery")

@@ -230,7 +230,7 @@ class Galleries(RuleBasedStateMachine):
         assert max((shard.rows for shard in shards), default=0) <= 24 and len(shards) <= 12
 
 
-@pytest.mark.promise("data", "`scalar verify` names damage; `scalar repair` keeps exactly what is whole")
+@pytest.mark.promise("data", "`scalar verify` names damage; `scalar repair` keeps what is intact")
 def test_whatever_is_changed_killed_full_or_damaged_a_gallery_holds_its_last_commit():
     options = settings(
         max_examples=50,

@@ -15,7 +15,7 @@ def push(model_dir, code):
     return result
 
 
-@pytest.mark.promise("data", "A full disk changes nothing published")
+@pytest.mark.promise("data", "A full disk changes nothing that is published")
 def test_a_full_disk_leaves_what_is_published_as_it_was(hub, model_dir, tmp_path, monkeypatch):
     push(model_dir, 0)
     published, branches = hub.repo(NAME).files(), dict(hub.repo(NAME).branches)

@@ -243,7 +243,7 @@ def tolerance_of(method, dtype, expected):
 # Properties ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("scores", "A score is its definition to 1e-5, also where modalities repeat or cancel each other")
+@pytest.mark.promise("scores", "Scores equal their definition to 1e-5, even if modalities repeat or cancel each other")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_score_is_its_definition(method):
     compared = []

@@ -100,7 +100,7 @@ def put_beside_another(folder, base):
     return model
 
 
-@pytest.mark.promise("scores", "However an adapter is loaded, it scores as trained, or loading it is an error")
+@pytest.mark.promise("scores", "An adapter scores as trained, or fails to load")
 @pytest.mark.parametrize("changes", [{}, {"query_temperature": 0.3}, *CHANGES[1:]])
 @pytest.mark.parametrize("way", WAYS)
 def test_an_adapter_has_one_score_however_it_is_loaded(way, changes, tmp_path, tiny_model_dir, tiny_processor, batch):

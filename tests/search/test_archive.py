@@ -189,7 +189,7 @@ def searching(folder, stop, faults):
         stop.wait(0.1)
 
 
-@pytest.mark.promise("data", "Indexing 2,000 files with twenty kills ends in the clips of an unbroken run")
+@pytest.mark.promise("data", "Indexing 2,000 files through twenty kills gives the clips of an uninterrupted run")
 def test_killed_twenty_times_an_archive_is_indexed_as_in_an_unbroken_run(archive, index, unbroken, tmp_path):
     folder, dice = tmp_path / "gallery", random.Random(1)
     reported, stop = {"searches": 0, "errors": []}, threading.Event()

@@ -141,7 +141,7 @@ def answering(answer, wait=0.0):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.promise("errors", "Whatever answers in place of a service, the query ends in one sentence, in time")
+@pytest.mark.promise("errors", "Whatever answers in place of a service, a query ends in time, with one sentence")
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_no_service_is_reported_in_one_sentence(name, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.client._TIMEOUT_SECONDS", 5.0)

@@ -140,7 +140,7 @@ def index_while_killing(index, cluster, output, options, kills, dice):
 
 
 @pytest.mark.e2e
-@pytest.mark.promise("data", "A cluster makes the gallery of one process, and a worker that is killed changes nothing")
+@pytest.mark.promise("data", "A cluster writes the same gallery as one process, even if a worker is killed")
 def test_a_cluster_whose_workers_are_killed_makes_the_gallery_of_one_process(index, alone, cluster, tmp_path):
     whole, options, outcome = alone
     killed = index_while_killing(index, cluster, tmp_path / "gallery", options, 3, random.Random(1))
@@ -175,9 +175,7 @@ class Deadly(distributed.WorkerPlugin):
 
 
 @pytest.mark.slow
-@pytest.mark.promise(
-    "files", "On a cluster, a file that kills every worker is reported by name and costs no other clip"
-)
+@pytest.mark.promise("files", "On a cluster, a file that kills every worker is named and loses no other clip")
 def test_a_file_that_kills_every_worker_is_reported_and_costs_no_other_clip(index, tmp_path):
     folder = tmp_path / "clips"
     folder.mkdir()

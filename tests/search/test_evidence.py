@@ -158,7 +158,7 @@ def test_other_modalities_need_a_new_gallery_which_takes_over_transcripts(place)
     assert "as `words_of`" in refused and presence()[0] == ("video", "title", "subtitle", "screen")
 
 
-@pytest.mark.promise("files", "A file in which nothing was found is tried again once there is a further source")
+@pytest.mark.promise("files", "A file without content is tried again with each new source, such as `--read-text`")
 def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(place, without_pictures, monkeypatch):
     for name in ("a.mp4", "b.mp4", "c.mp4"):
         (place / "clips" / name).unlink()

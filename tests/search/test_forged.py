@@ -104,7 +104,7 @@ def use(folder):
     return [(hit.clip_id, hit.score) for hit in found], found.matches_well
 
 
-@pytest.mark.promise("errors", "A gallery that a stranger has written is refused in one sentence")
+@pytest.mark.promise("errors", "A forged gallery is refused in one sentence")
 @pytest.mark.parametrize("part", [pytest.param(n, marks=pytest.mark.slow if n else ()) for n in range(PARTS)])
 def test_any_value_in_any_field_of_a_manifest_is_refused_in_a_sentence_or_harmless(whole, capsys, part):
     path = whole / MANIFEST

@@ -269,7 +269,7 @@ def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
 
 
 @pytest.mark.e2e
-@pytest.mark.promise("data", "Indexing that is killed repeatedly ends in the same bytes")
+@pytest.mark.promise("data", "Indexing that is killed repeatedly writes the same bytes")
 def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
     """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
     (tmp_path / "clips").mkdir()
@@ -366,7 +366,7 @@ def test_a_name_that_is_too_long_for_a_disk_is_that_of_no_file(tmp_path):
     assert is_gone(str(tmp_path / ("x" * 5000))) and not is_gone(str(tmp_path))
 
 
-@pytest.mark.promise("data", "A drive that disappears during indexing costs no clips")
+@pytest.mark.promise("data", "A drive unmounted during indexing loses no clips")
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(folder, monkeypatch, comes_back):
     run(folder)
@@ -411,7 +411,7 @@ def remove_all(path):
     shutil.rmtree(path.parents[1])
 
 
-@pytest.mark.promise("data", "`--prune` keeps clips where no other file of the gallery remains")
+@pytest.mark.promise("data", "`--prune` keeps the clips of an unmounted drive")
 @pytest.mark.parametrize(
     ("loss", "others", "is_kept"),
     [

@@ -181,7 +181,7 @@ def test_index_that_embeds_nothing_fails_unless_there_was_nothing_to_do(place):
     assert "0 new" in index("new", "--prune").stdout
 
 
-@pytest.mark.promise("files", "A subfolder that cannot be listed is named and counted; the clips below it are kept")
+@pytest.mark.promise("files", "A subfolder that cannot be listed is named, and its clips are kept")
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ENOENT])
 def test_a_folder_that_cannot_be_listed_is_reported_and_costs_no_clips(place, monkeypatch, code):
     index()

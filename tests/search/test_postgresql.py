@@ -453,9 +453,7 @@ CHANGES = {
 """Changes of the row of the best clip, and the filter of a search from whose answer it may then be missing."""
 
 
-@pytest.mark.promise(
-    "data", "A row in PostgreSQL that others changed, even without triggers, is an error that names it"
-)
+@pytest.mark.promise("data", "A PostgreSQL row that others changed, even with triggers off, is named in an error")
 def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, tmp_path):
     clips = [
         replace(clip, seconds=5.0, changed=DAY, said="a dog")
@@ -549,7 +547,7 @@ def answer(searcher, texts):
 
 
 @pytest.mark.e2e
-@pytest.mark.promise("data", "An answer of several PostgreSQL nodes is whole, or an error that names the node")
+@pytest.mark.promise("data", "PostgreSQL nodes answer completely, or an error names the node that did not")
 def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgres, tmp_path, made, monkeypatch):
     monkeypatch.setattr(postgresql, "_HASTE", 0.5)
     database, servers = partitioned(postgres)

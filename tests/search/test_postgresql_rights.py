@@ -124,7 +124,7 @@ AFTER = {
 
 
 @pytest.mark.promise(
-    "data", "A table in PostgreSQL by which another role could run code is an error that names the role"
+    "data", "A PostgreSQL table through which another role could run code is refused, and the role named"
 )
 def test_what_another_role_could_run_is_refused_by_every_use_of_the_table(database, tmp_path, made):
     predicates = "".join(function(f"{name}(text)", "bool") for name in ("rule", "policy", "default_", "check_"))
@@ -192,9 +192,7 @@ def test_functions_and_tables_of_other_roles_in_the_search_path_are_not_used(dat
     assert scored[0][0] > 0.8 and traces(database) == []
 
 
-@pytest.mark.promise(
-    "data", "A role of PostgreSQL that may only read searches and verifies a table, and changes nothing"
-)
+@pytest.mark.promise("data", "A read-only PostgreSQL role can search and verify a table")
 def test_a_role_that_may_only_read_searches_and_verifies_a_table(database, tmp_path, made, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "word")
     gallery, texts = made.write(tmp_path), make_texts(made, 1)

@@ -266,7 +266,7 @@ def test_letters_of_many_sizes_and_two_languages_are_read_in_their_order(rapid):
     assert rapid.name == f"rapidocr {version('rapidocr')}, PP-OCRv6 small"
 
 
-@pytest.mark.promise("files", "Pictures in which words are read are of bounded size, whatever their shape")
+@pytest.mark.promise("files", "Pictures for text recognition have a bounded size, whatever their shape")
 @pytest.mark.parametrize(
     "size", [(16, 4096), (4096, 16), (4, 960), (960, 4), (1, 1), (960, 1), (400, 960), (540, 960), (2000, 2000)]
 )

@@ -398,7 +398,7 @@ def test_a_gallery_cannot_make_other_files_public(tmp_path):
             assert response.status_code == 404 and set(response.json()) == {"error"}, hit["name"]
 
 
-@pytest.mark.promise("code", "`scalar serve` of a folder shows no file outside it but those that were indexed")
+@pytest.mark.promise("code", "`scalar serve` shows no file outside a gallery's folder but those that were indexed")
 @pytest.mark.parametrize("record", [None, "forged", "of nothing"])
 def test_a_file_that_a_stranger_named_is_not_served(tmp_path, record):
     secret = tmp_path / "secret.mp4"

@@ -147,7 +147,7 @@ WRONG = {
 }
 
 
-@pytest.mark.promise("data", "What a worker answers is checked against what was asked before anything is written")
+@pytest.mark.promise("data", "A worker's answer is checked before anything is written")
 def test_an_answer_to_something_else_than_was_asked_is_refused_before_anything_is_written(place, loaded):
     files = find_files(["clips"])
     answers = []

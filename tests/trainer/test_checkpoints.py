@@ -77,7 +77,7 @@ def test_the_newest_complete_checkpoint_is_the_last(tmp_path, caplog):
     assert len(skipped) == 1 and "checkpoint-11 is skipped" in skipped[0] and "optimizer.pt" in skipped[0]
 
 
-@pytest.mark.promise("data", "A checkpoint with a file that is missing or cut is refused by its name")
+@pytest.mark.promise("data", "A checkpoint with a missing or truncated file is refused, and the file named")
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut"])
 def test_a_checkpoint_with_a_file_that_is_missing_or_cut_is_refused_by_its_name(tmp_path, name, how):

@@ -42,7 +42,7 @@ def scores_of(model):
         return model.eval()(**make_batch()).scores
 
 
-@pytest.mark.promise("data", "Training from an adapter continues it: a step with learning rate 0 changes no weight")
+@pytest.mark.promise("data", "Continued training starts from the adapter's exact weights")
 @pytest.mark.parametrize("part", [".", "checkpoint-2"])
 def test_a_step_that_learns_nothing_leaves_an_adapter_as_it_was(tiny_run, first, tmp_path, part):
     again = run(tiny_run, tmp_path / "again", "--model", first / part, *STILL, steps=1)

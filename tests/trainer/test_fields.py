@@ -303,9 +303,7 @@ def test_a_schedule_by_a_metric_lowers_the_rate_when_the_metric_gets_worse(tmp_p
 # Refusals -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise(
-    "errors", "A field of transformers without effect on a training is refused, with what to use instead"
-)
+@pytest.mark.promise("errors", "A transformers field without effect here is refused, and the alternative named")
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_field_without_effect_is_refused(tmp_path, name):
     default = next(field.default for field in fields(TrainingArguments) if field.name == name)

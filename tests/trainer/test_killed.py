@@ -93,7 +93,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
     yield
 
 
-@pytest.mark.promise("data", "Training that is killed and resumed ends in the same bytes")
+@pytest.mark.promise("data", "Training that is killed and resumed writes the same bytes")
 @pytest.mark.parametrize(
     ("kills", "fields"),
     [

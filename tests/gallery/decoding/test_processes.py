@@ -184,7 +184,7 @@ def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
 # ---------------------------------------------------------------- processes that misbehave
 
 
-@pytest.mark.promise("files", "A file that crashes, hangs or fills its process fails alone, by name")
+@pytest.mark.promise("files", "A file that crashes the decoder, hangs or fills the memory fails alone and is named")
 @pytest.mark.parametrize(
     ("behaviour", "limits", "error", "message"),
     [
@@ -418,7 +418,7 @@ def test_relative_paths_follow_the_working_directory(folder, tmp_path, monkeypat
 LURES = [name for name, case in CORPUS.items() if case.kind.startswith("playlist")]
 
 
-@pytest.mark.promise("files", "Reading a media file opens it and its subtitle file only")
+@pytest.mark.promise("files", "Reading a media file opens no file but it and its subtitles")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("name", ["sidecar.mp4", *LURES])
 def test_reading_a_file_opens_nothing_else(media_corpus, tmp_path, processes, monkeypatch, name):
