@@ -117,9 +117,9 @@ def evaluate(
 
     Example:
 
-        results = evaluate("runs/mine", "msrvtt", "data/msrvtt", output="results/msrvtt")
-        at_rates = evaluate(embeddings="galleries/msrvtt", rates=(0.0, 0.5))["retrieval"]["rates"]
-        at_rates[0]["methods"]["scalar"]["text_to_video_recall_at_1"]
+        >>> results = evaluate(embeddings="galleries/msrvtt", methods=["scalar"], rates=(0.0,))
+        >>> sorted(results["retrieval"]["rates"][0]["methods"])
+        ['audio', 'scalar', 'subtitle', 'video']
     """
     arguments = dict(locals())
 

@@ -125,6 +125,13 @@ class Filter:
 
     Raises:
         ValueError: no clip could meet the conditions, or a value is invalid.
+
+    Example:
+
+        >>> gallery = Gallery.open("galleries/videos")
+        >>> hits = gallery.search("a dog barks", allowed=Filter(paths="holiday/**", has="audio"))
+        >>> hits.num_allowed, hits.num_clips
+        (2, 4)
     """
 
     paths: str | Sequence[str] = ()

@@ -74,6 +74,17 @@ class Gallery(Contents):
     Args: as in [`~scalar_retrieval.gallery.store.contents.Contents`].
 
     Everything is read when it is needed: the time to open a gallery does not depend on the number of clips.
+
+    Example:
+
+        >>> gallery = Gallery.open("galleries/videos")
+        >>> gallery.modalities
+        ('video', 'audio', 'subtitle')
+        >>> print(gallery.search("a dog barks", k=1))
+        query: a dog barks
+          1  0.78...  both.mkv  changed ...
+             video ... 0.15  audio ... 0.10  subtitle ... 0.75
+        Exact among 4 clips: 2 scored in full, the others proved to be below the best.
     """
 
     query_model: "QueryModel | None" = None

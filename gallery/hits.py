@@ -114,6 +114,16 @@ class Hits(Sequence[Hit]):
         least_score (`float`, *optional*): the score that the best hit must have to match well, if it was fitted to
             such searches, see [`~scalar_retrieval.gallery.store.described.LEAST_SCORE`].
         first_rank (`int`): rank of the first hit; in a list, one more than the number of skipped clips.
+
+    Example:
+
+        >>> hits = Gallery.open("galleries/videos").search("a dog barks", k=3)
+        >>> len(hits), hits.num_scored <= hits.num_clips
+        (3, True)
+        >>> hits[0].score >= hits[1].score
+        True
+        >>> sorted(hits[0].weights)
+        ['audio', 'subtitle', 'video']
     """
 
     modalities: tuple[str, ...]

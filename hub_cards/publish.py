@@ -89,7 +89,8 @@ def publish(
 
     Example:
 
-        publish("runs/mine", "user/mine", license="mit", dry_run="published")
+        >>> publish("galleries/videos", "user/videos", dry_run="published")
+        'published'
     """
     from huggingface_hub.utils import validate_repo_id
 

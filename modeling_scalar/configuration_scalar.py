@@ -155,6 +155,11 @@ class ScalarConfig(ScoreConfig):
         condition_layer_norm_eps (`float`): Epsilon of the layer norms of condition tokens and match head.
         has_concat_heads (`bool`): Whether to have the concatenation heads of a VAST checkpoint, one for each of
             [`~scores_scalar.CONCATENATIONS`], used by [`ScalarModel.get_concat_features`]. No loss trains them.
+
+    Example:
+
+        >>> ScalarConfig(aggregation="gram", query_temperature=0.2).modalities
+        ['video', 'audio', 'subtitle']
     """
 
     model_type = "scalar"

@@ -231,6 +231,12 @@ def load_model(
     Raises:
         ValueError: If nothing can be loaded, it is not a SCALAR model with its processor, weights are missing
             (including those of concatenation heads for `has_concat_heads=True`), or a field is unknown.
+
+    Example:
+
+        >>> model, processor = load_model("user/miniature-backbone", aggregation="gram")
+        >>> model.config.aggregation
+        'gram'
     """
     identity = identify(name_or_path)
     with naming(identity.name):

@@ -173,11 +173,9 @@ class ScalarModel(ScalarRetrievalModel):
 
     Example:
 
-    ```python
-    >>> batch = processor(text=["a dog barks"], videos=["dog.mp4", "cat.mp4"])
-    >>> output = model(**batch)
-    >>> output.scores  # (1, 2)
-    ```
+        >>> model, processor = load_model("user/miniature-backbone")
+        >>> model(**processor(text=["a dog barks"], videos=["a.mp4", "b.mp4"])).scores.shape
+        torch.Size([1, 2])
     """
 
     config_class = ScalarConfig

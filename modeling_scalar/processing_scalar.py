@@ -168,6 +168,14 @@ class ScalarProcessor(ProcessorMixin):
         reader ([`MediaReader`]): Opens files, by default in this process. It is not saved. For untrusted files set
             `processor.reader = scalar_retrieval.gallery.decoding.SandboxedReader()`.
         logs_problems (`bool`): Whether what cannot be read of a clip is also logged. It is not saved.
+
+    Example:
+
+        >>> processor = ScalarProcessor.from_pretrained("user/miniature-backbone")
+        >>> batch = processor(text=["a dog barks"], videos=["a.mp4", "b.mp4"])
+        >>> batch["modality_mask"]
+        tensor([[ True,  True, False],
+                [ True,  True, False]])
     """
 
     reader = MediaReader()

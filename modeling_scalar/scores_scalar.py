@@ -726,6 +726,14 @@ def register_method(name: str, title: str | None = None, **facts: object) -> Cal
 
     Raises:
         ValueError: If the name is taken.
+
+    Example:
+
+        >>> @register_method("product", "product of similarities")
+        ... def product(pairs):  # similarities: (modalities, Q, V), zero where absent
+        ...     return pairs.similarities.prod(0)
+        >>> retrieval_scores(torch.eye(2)[:1], torch.eye(2)[None], method="product")
+        tensor([[0.]])
     """
     if name in METHODS:
         raise ValueError(f"A method {name!r} already exists; choose another name.")

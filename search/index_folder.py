@@ -394,8 +394,9 @@ def index(
 
     Example:
 
-        gallery = index(["holiday", "talk.mp4"], "galleries/videos", exclude="drafts/**")
-        print(gallery.search("a dog barks", k=3))
+        >>> gallery = index("Videos", "galleries/videos", exclude="drafts/**", progress=False)
+        >>> len(gallery)
+        4
     """
     # Everything that can be wrong is reported before the model is loaded, which takes longest.
     paths = _listed(paths)

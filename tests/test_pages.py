@@ -1,12 +1,15 @@
 """Every block of code on a page does what it is there for: Python runs, commands are accepted, data is read."""
 
 import ast
+import doctest
 import inspect
 import json
 import re
 
 import pytest
+import torch
 import yaml
+from datasets import Dataset
 
 import scalar_retrieval
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
@@ -105,6 +108,17 @@ def test_the_demo_is_made_before_what_needs_it_and_training_has_a_folder_of_its_
 @pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if blocks])
 def test_python_on_a_page_runs_from_its_first_line_to_its_last(page, place):
     run_python(PYTHON[page])
+
+
+@pytest.mark.parametrize("name", scalar_retrieval.__all__)
+def test_the_example_of_a_public_name_prints_what_it_shows(name, place):
+    names = {name: getattr(scalar_retrieval, name) for name in scalar_retrieval.__all__}
+    names |= {"torch": torch, "Dataset": Dataset}
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(names[name]), names, name, None, None)
+    assert example.examples
+    printed = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=printed.append)
+    assert not printed, "".join(printed)
 
 
 def imports_of_ours(code):

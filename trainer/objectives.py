@@ -149,14 +149,11 @@ class Objective(nn.Module):
 
     Example:
 
-    ```python
-    >>> class Margin(Objective):
-    ...     def forward(self, batch, step):
-    ...         own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
-    ...         total = (batch.text_to_clip - own + 0.2).relu().sum()
-    ...         return {"margin": (1.0, total / batch.rows.mean)}
-    >>> trainer = ScalarTrainer(model, args, objective=Margin(), train_dataset=rows, processing_class=processor)
-    ```
+        >>> class Margin(Objective):  # for ScalarTrainer(..., objective=Margin())
+        ...     def forward(self, batch, step):
+        ...         own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
+        ...         total = (batch.text_to_clip - own + 0.2).relu().sum()
+        ...         return {"margin": (1.0, total / batch.rows.mean)}
     """
 
     reads_every_modality: bool = False

@@ -164,13 +164,13 @@ class ScalarTrainer(ResumableTrainer):
 
     Example:
 
-    ```python
-    >>> model, processor = load_model("user/backbone")
-    >>> args = ScalarTrainingArguments("runs/mine", adapter="heads")
-    >>> trainer = ScalarTrainer(model, args, train_dataset=rows, eval_dataset=others, processing_class=processor)
-    >>> trainer.train()
-    >>> trainer.evaluate()["eval_text_to_video_recall_at_1"]
-    ```
+        >>> model, processor = load_model("user/miniature-backbone")
+        >>> args = ScalarTrainingArguments("runs/mine", adapter="heads", max_steps=1, use_cpu=True)
+        >>> rows = Dataset.from_csv("train.csv")  # with the columns caption and video_path
+        >>> trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor)
+        >>> trainer.train().global_step
+        {'train_runtime': ...}
+        1
     """
 
     # The loss is a mean over the batch; the Trainer divides it by the accumulation steps.

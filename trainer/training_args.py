@@ -126,6 +126,12 @@ class ScalarTrainingArguments(TrainingArguments):
     Raises:
         ValueError: If a field is outside its range, an objective or adapter is unknown, or two fields contradict each
             other.
+
+    Example:
+
+        >>> args = ScalarTrainingArguments("runs/mine", objective="contrastive", adapter="heads", learning_rate=1e-3)
+        >>> args.temperature, args.num_train_epochs
+        (0.07, 5.0)
     """
 
     objective: str = HfArg(

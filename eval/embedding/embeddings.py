@@ -60,6 +60,23 @@ class Embeddings:
     Raises:
         ValueError: there are no queries or no clips, shapes do not match, an identifier repeats, a pair has no clip,
             or a clip has no modality.
+
+    Example:
+
+        >>> vectors = torch.eye(4)
+        >>> theirs = Embeddings(
+        ...     text_embeds=vectors[:2],
+        ...     modality_embeds=vectors.view(2, 2, 4),
+        ...     modality_mask=torch.tensor([[True, True], [True, False]]),
+        ...     pairs=torch.tensor([[0, 0], [1, 1]]),  # query and relevant clip
+        ...     clip_ids=["a", "b"],
+        ...     query_ids=["q1", "q2"],
+        ...     captions=["a dog barks", "rain"],
+        ...     modalities=("video", "audio"),
+        ... )
+        >>> theirs.save("galleries/theirs")
+        >>> len(Gallery.open("galleries/theirs"))
+        2
     """
 
     text_embeds: torch.Tensor

@@ -6,6 +6,7 @@ import itertools
 import math
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -436,5 +437,6 @@ def test_a_training_step_that_diverged_has_a_score_that_is_not_a_number():
 
 
 def test_the_examples_print_these_numbers():
-    results = doctest.testmod(scores_scalar)
+    with patch.dict(scores_scalar.METHODS):  # an example registers one
+        results = doctest.testmod(scores_scalar)
     assert results.attempted and not results.failed
