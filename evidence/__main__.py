@@ -58,8 +58,9 @@ def archive(config: ArchiveConfig) -> None:
     """Make the archive of a new user, index it, and ask questions that were written before. Needs espeak-ng."""
     from evidence.archive.asking import ask_archive, lines_of
 
-    answers = ask_archive(config.output, config.videos, config.index, print_lines)
-    print_lines(*lines_of(answers))
+    lines = lines_of(ask_archive(config.output, config.videos, config.index, print_lines))
+    (config.output / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print_lines(*lines)
 
 
 @command_of(app, StampsConfig)

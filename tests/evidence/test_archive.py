@@ -1,5 +1,6 @@
 """The archive of a new user: how its answers are ranked, and that it can be made, indexed and asked."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -52,6 +53,41 @@ def test_every_question_names_a_file_and_a_chapter_that_exist():
         chapters = [chapter["title"] for chapter in files[asked["file"]].get("chapters", ())]
         assert ("chapter" in asked) == bool(chapters) and asked.get("chapter") in [*chapters, None]
     assert len({asked["text"] for asked in contents["questions"]}) == len(contents["questions"]) >= 30
+
+
+RESULTS = Path(__file__).resolve().parents[2] / "evidence" / "archive" / "results"
+WITH = {"nothing else": "README.md", "`--read-text`": "read_text.md"}
+
+
+def answers_in(name):
+    """The answers of a shipped table, as `python -m evidence archive` printed them."""
+    answers = []
+    for line in (RESULTS / name).read_text(encoding="utf-8").splitlines()[2:]:
+        if line.startswith("|"):
+            text, target, rank, by, first = (cell.strip() for cell in line.strip("|").split("|"))
+            answers.append(RankedAnswer(text, target, None if rank == "-" else int(rank), by or None, first))
+    return answers
+
+
+@pytest.mark.parametrize("name", WITH.values())
+def test_shipped_answers_are_to_all_questions_and_give_their_last_line(name):
+    answers = answers_in(name)
+    assert [answer.question for answer in answers] == [asked["text"] for asked in read_contents()["questions"]]
+    assert lines_of(answers)[-1] == (RESULTS / name).read_text(encoding="utf-8").splitlines()[-1]
+
+
+def test_pages_say_what_the_shipped_answers_say():
+    """Wherever a page has the table of what is found, or the sentence on what found it."""
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (RESULTS.parents[2] / "docs").glob("*.md"))
+    for title, name in WITH.items():
+        counts = re.findall(r"\d+\.?\d*", lines_of(answers_in(name))[-1].replace("of 33", ""))
+        for row in re.findall(rf"^\| {title} \|(.*)\|$", pages, re.MULTILINE):
+            assert [cell.strip() for cell in row.split("|")] == counts
+    by = [answer.by for answer in answers_in("README.md") if answer.rank == 1]
+    expected = [str(len(by)), *(str(by.count(modality)) for modality in ("title", "subtitle", "video"))]
+    said = r"(\d+) clips that come first, (\d+) are found by title, (\d+) by subtitle and (\d+) by picture"
+    for numbers in re.findall(said, " ".join(pages.split())):
+        assert list(numbers) == expected
 
 
 @pytest.mark.slow
