@@ -253,7 +253,7 @@ TABLES = {"findings": findings_table, "scores": scores_table, "ceilings": ceilin
 def report(results: ComposedResults) -> str:
     """Return all tables in Markdown."""
     opening = f"# Results of composed clips\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/composed_clips.md."
-    return pages.write_report(opening, {name: make(results) for name, make in TABLES.items()})
+    return pages.write_report(opening, TABLES.values(), results)
 
 
 def fill(text: str, results: ComposedResults) -> str:

@@ -182,7 +182,7 @@ TABLES = {"methods": methods_table, "claims": claims_table, "shared": shared_tab
 def report(results: EncodersResults) -> str:
     """Return all tables in Markdown."""
     opening = f"# Results of encoders side by side\n\nComputed from `{RANKS}` and `{FACTS}`; see docs/encoders.md."
-    return pages.write_report(opening, {name: make(results) for name, make in TABLES.items()})
+    return pages.write_report(opening, TABLES.values(), results)
 
 
 def fill(text: str, results: EncodersResults) -> str:

@@ -1,21 +1,25 @@
 """Pages and reports of a study, made of its tables and of numbers that are computed from its results."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from evidence.reports.tables import MetricsTable, markdown
 
 
 def shown(table: MetricsTable) -> str:
-    """Return a table in Markdown, with its note."""
-    return f"{markdown(table)}\n\n{table.note}"
+    """Return a table in Markdown without its empty columns, with its note."""
+    return f"{markdown(table.filled())}\n\n{table.note}"
 
 
-def write_report(opening: str, tables: Mapping[str, MetricsTable]) -> str:
-    """Return tables in Markdown, each under its title, after an opening."""
+def write_report(opening: str, tables: Iterable[Callable[[Any], MetricsTable]], results: Any) -> str:
+    """Return the tables that functions make of results, in Markdown, each under its title, after an opening."""
+    # A table without a row is of what was not measured.
     parts = [opening]
-    for table in tables.values():
-        parts.append(f"## {table.title}\n\n{shown(table)}")
+    for make in tables:
+        table = make(results)
+        if table.rows:
+            parts.append(f"## {table.title}\n\n{shown(table)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -256,7 +256,7 @@ def report(results: StampsResults) -> str:
     """Return all tables in Markdown."""
     files = f"`{RANKS}`, `{LANGUAGE_RANKS}` and `{FACTS}`"
     opening = f"# Results of the stamps\n\nComputed from {files}; see docs/real_pictures.md."
-    return pages.write_report(opening, {name: make(results) for name, make in TABLES.items()})
+    return pages.write_report(opening, TABLES.values(), results)
 
 
 def fill(text: str, results: StampsResults) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from evidence.reports import pages
-from evidence.reports.tables import markdown
 from scalar_retrieval.eval.reports.figures import COLOURS
 
 from .differences import KINDS, described_differences, format_interval, judged_claims, side_of_zero, variant_name
@@ -16,6 +15,7 @@ from .measure import AS_TRAINED, HIGHEST, TEMPERATURES
 from .paper import paper_table
 from .results import BOTH, RANKS, SETS, STUDY, Quantity, StudyResults
 from .tables import TABLES
+from .tuning import GRID
 
 _PREFACE = f"""# Results of the study
 
@@ -29,13 +29,7 @@ Every table below is computed from the files of this folder, by
 
 def report(results: StudyResults) -> str:
     """Return all tables with content, in Markdown."""
-    # A table without a row is of what was not measured.
-    parts = [_PREFACE]
-    for make in TABLES.values():
-        table = make(results)
-        if table.rows:
-            parts.append(f"## {table.title}\n\n{markdown(table.filled())}\n\n{table.note}")
-    return "\n\n".join(parts)
+    return pages.write_report(_PREFACE, TABLES.values(), results)
 
 
 # The page ------------------------------------------------------------------------------------------------------------
@@ -60,6 +54,15 @@ def _mixture(results: StudyResults, variant: str, *shares: str) -> str:
     return f"{lead:+.1f}".replace("-", "−")
 
 
+def _trial(results: StudyResults, variant: str, *settings: str) -> str:
+    """MRR@10 that a trial of the tuning reached on validation clips."""
+    method = results.study["tuning"]["methods"][variant]
+    for trial in (*method["trials"], *method.get("later", [])):
+        if [f"{trial['settings'][name]:g}" for name in GRID] == list(settings):
+            return f"{trial['mean_reciprocal_rank']:.1f}"
+    raise ValueError(f"No trial of {variant!r} had the settings {settings}.")
+
+
 def _verdicts(results: StudyResults) -> str:
     """How many claims of the paper have each verdict."""
     counts = Counter(row[-1] for row in paper_table(results).rows)
@@ -73,7 +76,8 @@ def fill(text: str, results: StudyResults) -> str:
     Args:
         text (`str`): with placeholders in double braces: `table NAME`; `difference NAME [SIDE]` and `claim NAME`, with
             [`difference_with`]; `mixture VARIANT SHARE SHARE SHARE`, for the kinds of captions; `clips FIELD`, of the
-            first set; `temperature`, of SCALAR's weights as trained; `verdicts` on the paper's claims.
+            first set; `temperature`, of SCALAR's weights as trained; `trial VARIANT TEMPERATURE LEARNING_RATE EPOCHS`;
+            `verdicts` on the paper's claims.
         results ([`StudyResults`]): of a study.
 
     Raises:
@@ -82,12 +86,13 @@ def fill(text: str, results: StudyResults) -> str:
     """
     (temperature,) = {entry["options"]["query_temperature"] for entry in results.entries("scalar", None, AS_TRAINED)}
     kinds = {
-        "table": lambda name: pages.shown(TABLES[name](results).filled()),
+        "table": lambda name: pages.shown(TABLES[name](results)),
         "difference": partial(difference_with, described_differences(results)),
         "claim": partial(difference_with, judged_claims(results)),
         "mixture": partial(_mixture, results),
         "clips": lambda field: f"{results.study['clips'][SETS[0]][field]:,}",
         "temperature": lambda: f"{temperature:g}",
+        "trial": partial(_trial, results),
         "verdicts": partial(_verdicts, results),
     }
     return pages.fill(text, kinds)

@@ -447,13 +447,20 @@ def settings_table(results: StudyResults) -> MetricsTable:
         for trial in method["trials"]:
             best = max(best, trial["mean_reciprocal_rank"] or 0.0)
         rows.append([variant_name(variant), *settings[variant], learned, Cell((best,))])
+    later: list[Row] = []
+    for variant, method in tuning["methods"].items():
+        for trial in method.get("later", []):
+            values = [f"{trial['settings'][name]:g}" for name in GRID]
+            title = f"{variant_name(variant)}, tried later"
+            later.append([title, *values, _ABSENT, Cell((trial["mean_reciprocal_rank"],))])
     note = (
         f"Chosen by the mean MRR@10 of both directions on validation clips; ablations have SCALAR's. {_EDGE} edge "
         "of the search grid. For PMRL the temperature is that of its directions; GRAM, HyperGRAM and TRIANGLE learn "
-        "theirs, from this start: learned is where it ended."
+        "theirs, from this start: learned is where it ended. Tried later: once the results were known, and chosen by "
+        "nothing."
     )
     columns = _columns("method", *GRID, "learned temperature", "MRR@10")
-    return MetricsTable("settings", "Chosen settings", note, columns, [rows], 1)
+    return MetricsTable("settings", "Chosen settings", note, columns, [rows, later], 1)
 
 
 def _fit_row(fits: Sequence[Mapping[str, Any]]) -> Row:

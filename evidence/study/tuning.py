@@ -31,6 +31,12 @@ BEYOND: Mapping[str, Mapping[float, float]] = {
 }
 """The value that is also tried if an end of a grid is best."""
 
+LATER: Mapping[str, tuple[tuple[float, float, int], ...]] = {
+    "gram": ((0.1, 1e-3, 8), (0.1, 1e-3, 16), (0.2, 1e-3, 16)),
+}
+"""Further settings of methods, in the order of [`GRID`], tried once the results were known: the learning rate and the
+epochs with which SCALAR was best. They choose nothing."""
+
 SEEDS = (40, 41)
 """The seeds of all trials; other trainings have others."""
 
@@ -59,10 +65,12 @@ class Tuning:
     Args:
         variant (`str`): method.
         trials (`list[Trial]`): trials so far.
+        later (`list[Trial]`): those of [`LATER`].
     """
 
     variant: str
     trials: list[Trial] = field(default_factory=list)
+    later: list[Trial] = field(default_factory=list)
 
     @property
     def is_measured(self) -> bool:
@@ -172,17 +180,27 @@ def tune(
             proposed[variant] = tuning.beyond(name)
         try_all(proposed, f"tuning {name}, one step more")
 
-    # The file of all trials, which the report reads.
-    content = {}
+    # What was asked for once the results were known.
+    later = {}
     for variant, tuning in tunings.items():
-        trials = []
-        for trial in tuning.trials:
-            trials.append(vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank})
-        content[variant] = {"chosen": tuning.best(), "trials": trials}
-    found: dict[str, Any] = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation"}
-    found |= {"measure": "mean_reciprocal_rank", "methods": content}
+        for values in LATER.get(variant, ()):
+            tuning.later.append(Trial(dict(zip(GRID, values, strict=True))))
+        later[variant] = tuning.later
+    try_all(later, "tuning, later")
+
+    # The file of all trials, which the report reads.
+    content: dict[str, dict[str, Any]] = {}
+    for variant, tuning in tunings.items():
+        content[variant] = {"chosen": tuning.best()}
+        for name, trials in (("trials", tuning.trials), ("later", tuning.later)):
+            content[variant][name] = []
+            for trial in trials:
+                found = vars(trial) | {"mean_reciprocal_rank": trial.mean_reciprocal_rank}
+                content[variant][name].append(found)
+    written: dict[str, Any] = {"grid": GRID, "beyond": BEYOND, "seeds": SEEDS, "split": "validation"}
+    written |= {"measure": "mean_reciprocal_rank", "methods": content}
     measured.mkdir(parents=True, exist_ok=True)
-    write_json(found, measured / "tuning.json")
+    write_json(written, measured / "tuning.json")
     return tunings
 
 
@@ -200,4 +218,4 @@ def settings_of(variant: str, tunings: Mapping[str, Tuning], recipe: Mapping[str
     return with_schedule(tunings[own].best(), recipe) | dict(AS_SCALAR.get(variant, {}))
 
 
-__all__ = ["BEYOND", "GRID", "SEEDS", "Trial", "Tuning", "measure_of", "settings_of", "tune"]
+__all__ = ["BEYOND", "GRID", "LATER", "SEEDS", "Trial", "Tuning", "measure_of", "settings_of", "tune"]

@@ -252,8 +252,8 @@ def run_study(config: StudyConfig) -> dict[str, str]:
     # The report, from the collected results alone.
     results = StudyResults(results_of(config, is_complete=not failures))
     text = report(results)
-    (results.folder / "README.md").write_text(text + "\n", encoding="utf-8")
-    print_lines(*text.split("\n"))
+    (results.folder / "README.md").write_text(text, encoding="utf-8")
+    print_lines(*text.splitlines())
     if config.page is not None:
         write_page(results, Path(config.page))
     for name, why in failures.items():
