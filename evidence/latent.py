@@ -1,6 +1,6 @@
 """The geometry of class labels and clips in the shared space (SCALAR, "Latent-Space Analysis").
 
-All numbers are computed in that space, with cosines; `evidence.reports.latent_figure` draws a projection of it.
+All numbers are computed in that space, with cosines.
 """
 
 from collections.abc import Iterable

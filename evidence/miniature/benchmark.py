@@ -55,11 +55,6 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def _options(manifest: dict[str, Any]) -> str:
     """Return the command-line options that generated a set."""
-    if manifest.get("media") == "stamps":
-        options = f"--media stamps --seed {manifest['seed']}"
-        if manifest["complete"]:
-            options += " --complete"
-        return options
     options = []
     for name in ("num_train", "num_validation", "num_test", "seed", "shared", "disagree"):
         options.append(f"--{name.replace('_', '-')} {manifest[name]}")

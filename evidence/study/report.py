@@ -57,7 +57,7 @@ def _mixture(results: StudyResults, variant: str, *shares: str) -> str:
 def _trial(results: StudyResults, variant: str, *settings: str) -> str:
     """MRR@10 that a trial of the tuning reached on validation clips."""
     method = results.study["tuning"]["methods"][variant]
-    for trial in (*method["trials"], *method.get("later", [])):
+    for trial in (*method["trials"], *method["later"]):
         if [f"{trial['settings'][name]:g}" for name in GRID] == list(settings):
             return f"{trial['mean_reciprocal_rank']:.1f}"
     raise ValueError(f"No trial of {variant!r} had the settings {settings}.")

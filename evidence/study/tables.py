@@ -449,7 +449,7 @@ def settings_table(results: StudyResults) -> MetricsTable:
         rows.append([variant_name(variant), *settings[variant], learned, Cell((best,))])
     later: list[Row] = []
     for variant, method in tuning["methods"].items():
-        for trial in method.get("later", []):
+        for trial in method["later"]:
             values = [f"{trial['settings'][name]:g}" for name in GRID]
             title = f"{variant_name(variant)}, tried later"
             later.append([title, *values, _ABSENT, Cell((trial["mean_reciprocal_rank"],))])
