@@ -19,13 +19,16 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def statements(path: Path, later: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
+@cache
+def statements(path: Path, later: bool = True) -> tuple[ast.Import | ast.ImportFrom, ...]:
     """The import statements of a file that run with it, and with `later` those that run in functions or never."""
-    return _statements(ast.parse(path.read_text(encoding="utf-8")), later)
+    return tuple(_statements(ast.parse(path.read_text(encoding="utf-8")), later))
 
 
 def _statements(node: ast.AST, later: bool) -> Iterator[ast.Import | ast.ImportFrom]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # holds no statement
+            continue
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not later:
             continue
         if _is_for_types(child) and not later:
