@@ -114,8 +114,8 @@ class Filter:
             file name, `**` any number of folders, `[...]` one of some characters, as in `fnmatch`. A pattern without
             a leading `/` may match from any folder on: `holiday/*.mp4` means any folder of that name. A pattern that
             matches a folder matches everything in it.
-        min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip or window in
-            seconds, both included.
+        min_duration (`float`, *optional*), max_duration (`float`, *optional*): length of the clip in seconds, both
+            included.
         after (`datetime` or `str`, *optional*), before (`datetime` or `str`, *optional*): when its file was recorded,
             or if that is unknown, when it, or the subtitle file next to it, was last changed: from `after` (included)
             to `before` (excluded). A date alone is its first moment; the default zone is UTC.

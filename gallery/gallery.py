@@ -31,8 +31,7 @@ from .store.described import (
     slices_of,
 )
 from .store.files import without_infinity
-from .store.places import is_gallery
-from .store.published import is_from_hub
+from .store.places import is_from_hub, is_gallery
 from .store.rows import (
     CODE_FACTS,
     FILES,

@@ -16,8 +16,7 @@ from huggingface_hub import DatasetCardData, HfApi
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.store.file_state import clip_sha256
-from scalar_retrieval.gallery.store.places import MANIFEST
-from scalar_retrieval.gallery.store.published import MEDIA
+from scalar_retrieval.gallery.store.places import MANIFEST, MEDIA
 from scalar_retrieval.gallery.store.rows import lists_of
 from scalar_retrieval.gallery.store.storage import read_manifest
 from scalar_retrieval.gallery.words.transcripts import KINDS, Transcripts

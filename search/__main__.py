@@ -201,7 +201,7 @@ def serve(config: ServeConfig) -> None:
         )
     with closing(listen(config.host, config.port)) as listener:
         from scalar_retrieval.gallery.querying import load_query_model
-        from scalar_retrieval.gallery.store.published import name_of
+        from scalar_retrieval.gallery.store.places import name_of
 
         from .service.app import build_app
         from .service.archive import Archive

@@ -11,7 +11,7 @@ from typing import Literal
 
 def check_folder(path: str | os.PathLike) -> Path:
     """Refuse an address where a folder is expected."""
-    from scalar_retrieval.gallery.store.published import is_published
+    from scalar_retrieval.gallery.store.places import is_published
 
     from .addresses import is_address
 
@@ -41,8 +41,7 @@ def check_output(path: str | os.PathLike) -> Path:
 
 def find_readable(path: str | os.PathLike) -> Path:
     """The folder of a gallery to read; a published one is downloaded."""
-    from scalar_retrieval.gallery.store.places import find_gallery
-    from scalar_retrieval.gallery.store.published import is_published
+    from scalar_retrieval.gallery.store.places import find_gallery, is_published
 
     if not is_published(path):
         check_folder(path)

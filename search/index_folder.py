@@ -508,12 +508,10 @@ def index(
         if words_of is not None:
             Transcripts(words_of).copy(writer.folder)
             _report_unused_words(words_of, writer.modalities, warn)
-        media = SandboxedReader(decoding)
-        media.on_error = "missing"
         indexer = Indexer(
             writer,
             load_once,
-            media,
+            SandboxedReader(decoding),
             recognised=recognised,
             batch_size=batch_size,
             prune=prune,

@@ -472,7 +472,7 @@ class Indexer:
         load (`Callable`): returns the [`~scalar_retrieval.search.setup.Loaded`] of the gallery, the same each time; it
             is called once there is something to read.
         media ([`~scalar_retrieval.gallery.decoding.SandboxedReader`]): reads what is no part of a clip, such as the
-            length of a file. Damaged streams count as missing.
+            length of a file.
         recognised (collection of `str`): the modalities that recognisers make words of, `subtitle` and `screen`, if
             what is loaded has any. Existing transcripts are used without them, too.
         batch_size (`int`): number of clips read and embedded at a time, and the most that a kill can lose.

@@ -88,7 +88,7 @@ def _read_place(place: str) -> str:
 
 def _check_place(place: str) -> str:
     """Refuse a place without a gallery; a published one is looked for when it is opened."""
-    from scalar_retrieval.gallery.store.published import is_published
+    from scalar_retrieval.gallery.store.places import is_published
 
     if not is_published(place):
         _read_place(place)

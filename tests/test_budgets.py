@@ -16,7 +16,7 @@ JOBS = {
     "trainer.scalar_trainer": 38,
     "eval.source": 40,
     "search.index_folder": 44,
-    "search.service.app gallery.folder_searcher": 45,
+    "search.service.app gallery.folder_searcher": 46,
     "gallery.gallery gallery.searching gallery.folder_searcher": 38,
     "modeling_scalar.scores_scalar": 2,
 }

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .described import Described, Extent, NoClipError
-from .places import MANIFEST, find_gallery
-from .published import media_of
+from .places import MANIFEST, find_gallery, media_of
 from .rows import FILES, MediaFile, check_hashes, lists_of, moment_of, strings, texts_of, widths_of
 from .storage import Part, Snapshot, read_snapshot
 from .windows import SEGMENT, WINDOW, Place, clip_id_of_label, place_of_clip

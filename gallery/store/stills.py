@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from .files import naming
-from .published import lies_in_gallery
+from .places import lies_in_gallery
 
 FOLDER = "stills"
 _WINDOW = "@"  # which no hash contains

@@ -22,7 +22,7 @@ from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES, TEXT_FIL
 from ..decoding import SandboxedReader, Stop, check_not_stopped, num_processors
 from ..store.contents import Contents
 from ..store.file_state import has_given_words
-from ..store.published import is_from_hub, lies_in_gallery
+from ..store.places import is_from_hub, lies_in_gallery
 from ..store.rows import MediaFile
 from ..store.windows import Place
 from .folding import folded

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from filelock import FileLock
 
 from ..store.files import write_whole
-from ..store.published import lies_in_gallery
+from ..store.places import lies_in_gallery
 
 FOLDER = "transcripts"
 SPEECH = "speech"

@@ -159,7 +159,7 @@ async def like(request: LikeRequest, service: InjectedService) -> SearchAnswer:
 @router.head("/clips/{key}/media", include_in_schema=False)
 @router.get("/clips/{key}/media", response_class=FileResponse)
 def media(key: str, service: InjectedService) -> FileResponse:
-    """Play the file of a clip; the whole file, even for a window."""
+    """Play the file of a clip; the whole file, even if the clip is a part of it."""
     return media_response(service.archive.media_of(key))
 
 
