@@ -1,6 +1,6 @@
 """Which clips a search may find, by facts other than their vectors: path, duration, date, modalities, and words.
 
-Conditions are checked here without torch, which loads for a second; [`~scalar_retrieval.gallery.clip_facts`] applies
+Conditions are checked here without torch, which loads for a second; [`~scalar_retrieval.gallery.exact.clip_facts`] applies
 them.
 """
 

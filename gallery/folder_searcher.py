@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from .clip_facts import Allowed, ClipFacts
 from .exact.blocks import Block, DamagedVectorsError, block_of
+from .exact.clip_facts import Allowed, ClipFacts
 from .exact.ranking import rank
 from .filters import Filter, are_selected
 from .hits import Hits, Texts

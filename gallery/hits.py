@@ -105,7 +105,7 @@ class Hits(Sequence[Hit]):
         num_allowed (`int`, *optional*): clips in the gallery that could be hits; by default all.
         num_files (`int`, *optional*): files in a list of files.
         unknown (`dict[str, int]`): how many clips a filter left out because a fact that it needs is unknown, see
-            [`~scalar_retrieval.gallery.clip_facts.Allowed`].
+            [`~scalar_retrieval.gallery.exact.clip_facts.Allowed`].
         query (`str`, *optional*), like (`str`, *optional*): the text, or the clip, of the search.
         words (`tuple[str, ...]`): the words in quotation marks, which all hits contain.
         root (`str`, *optional*): the folder to which the names of files are relative when shown.

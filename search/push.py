@@ -22,8 +22,8 @@ import torch
 from psycopg import sql
 from tqdm import tqdm
 
-from scalar_retrieval.gallery.clip_facts import NO_DATE
 from scalar_retrieval.gallery.exact.blocks import inverses_of
+from scalar_retrieval.gallery.exact.clip_facts import NO_DATE
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.columns import embeds_of, presence_of
 from scalar_retrieval.gallery.store.described import LEAST_SCORE, MODALITIES, SLICES

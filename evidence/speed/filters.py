@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from evidence.speed.settings import FiltersConfig
-from scalar_retrieval.gallery.clip_facts import ClipFacts
+from scalar_retrieval.gallery.exact.clip_facts import ClipFacts
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.store.contents import Contents

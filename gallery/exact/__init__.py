@@ -1,4 +1,5 @@
 """The exact best clips of a query: `ranking` finds them, with proof.
 
-`blocks` holds what scores read of stored clips, and limits how large a score can be.
+`blocks` holds what scores read of stored clips, and limits how large a score can be; `clip_facts` tells which clips a
+filter leaves.
 """

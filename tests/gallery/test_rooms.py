@@ -27,4 +27,4 @@ def test_imports_between_rooms_go_one_way_and_are_few():
     assert "folder_searcher" in found["gallery"]
     floors = list(TopologicalSorter(found).static_order())  # raises a CycleError
     print(f"{len(found)} rooms, {sum(map(len, found.values()))} arrows: {', '.join(floors)}")
-    assert len(found) <= 17 and sum(map(len, found.values())) <= 56
+    assert len(found) <= 17 and sum(map(len, found.values())) <= 57

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from .decoding.worker import nanoseconds_of
-from .filters import DATE, DURATION, WORDS, Filter, PatternError, text_pattern_of
-from .store.windows import WINDOW
+from ..decoding.worker import nanoseconds_of
+from ..filters import DATE, DURATION, WORDS, Filter, PatternError, text_pattern_of
+from ..store.windows import WINDOW
 
 if TYPE_CHECKING:
-    from .store.contents import Contents
-    from .words.cues import ClipWords
+    from ..store.contents import Contents
+    from ..words.cues import ClipWords
 
 NO_DATE = -(2**63)
 """Stands for an unknown time."""
