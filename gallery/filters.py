@@ -1,7 +1,7 @@
 """Which clips a search may find, by facts other than their vectors: path, duration, date, modalities, and words.
 
-Conditions are checked here without torch, which loads for a second; [`~scalar_retrieval.gallery.exact.clip_facts`] applies
-them.
+Conditions are checked here without torch, which loads for a second;
+[`~scalar_retrieval.gallery.exact.clip_facts`] applies them.
 """
 
 import fnmatch
