@@ -16,6 +16,7 @@ import typer
 
 from . import interrupts  # noqa: F401
 from .extras import missing_extra
+from .options import read_plainly
 from .texts import print_message
 
 FAULT = 70
@@ -124,6 +125,11 @@ def _reported() -> Iterator[None]:
 
 class Commands(typer.core.TyperGroup):
     """Commands whose errors [`user_errors`] reports: `typer.Typer(cls=Commands)`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what comes before the name of the command."""
+        read_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the named command."""

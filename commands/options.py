@@ -103,6 +103,32 @@ Plugins = Annotated[
 ]
 
 
+class _Plain:
+    """How an option is read: texts, paths and defaults here, other values by typer, which imports pydantic for it."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value of an option or argument, of its type."""
+        kind = param.type_descriptor.annotation
+        is_several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if is_several else None
+        for plain in (str, Path):
+            if kind is plain:
+                return plain(value)
+            if kind == list[plain] and is_several:
+                return list(map(plain, value))
+        if value == param.default:
+            return value
+        param._runtime_param = None  # typer makes its own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def read_plainly(params: Iterable[Any]) -> None:
+    """Have options of typer read without pydantic, whose import takes as long as all others of a command line."""
+    for param in params:
+        param._runtime_param = _Plain()
+
+
 class _Command(typer.core.TyperCommand):
     """
     A command whose help has headings: without Rich, typer prints only "Arguments" and "Options".
@@ -111,6 +137,7 @@ class _Command(typer.core.TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        read_plainly(self.get_params(ctx))
         # An option is bare if another option follows, or nothing.
         full = []
         for argument, following in pairwise([*args, "-"]):
@@ -191,4 +218,4 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     return register
 
 
-__all__ = ["MODEL", "READING", "Given", "Limit", "Plugins", "columns_of", "command_of", "load_plugins"]
+__all__ = ["MODEL", "READING", "Given", "Limit", "Plugins", "columns_of", "command_of", "load_plugins", "read_plainly"]

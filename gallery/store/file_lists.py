@@ -10,9 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet
-
 from scalar_retrieval.modeling_scalar.media_scalar import check_content
 
 Row = tuple[str, dict[str, Any]]
@@ -84,7 +81,9 @@ def _read_arrow(path: Path) -> tuple[list[str], list[Row]]:
             raise ValueError(f"it holds several data sets. Name one of them: {splits}")
         table = dataset.with_format("arrow")[:]
     else:
-        table = pa.parquet.read_table(path)
+        from pyarrow import parquet  # not at the top: it loads for 50 milliseconds
+
+        table = parquet.read_table(path)
     rows = []
     for number, row in enumerate(table.to_pylist(), start=1):
         for name, cell in row.items():

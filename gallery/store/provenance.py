@@ -13,7 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import HfApi, constants, snapshot_download
+import huggingface_hub  # which loads its client only when it is used
+from huggingface_hub import constants
 
 from .files import read_json, without_infinity
 
@@ -45,11 +46,13 @@ def pending_download(model: "ModelIdentity") -> Download | None:
         return None
     try:
         # A dry run compares the cache with the Hub.
-        files = snapshot_download(model.name, revision=model.revision, ignore_patterns=NOT_NEEDED, dry_run=True)
+        files = huggingface_hub.snapshot_download(
+            model.name, revision=model.revision, ignore_patterns=NOT_NEEDED, dry_run=True
+        )
         missing = [file for file in files if file.will_download]
         if not missing:
             return None
-        weights = HfApi().model_info(model.name, revision=model.revision).safetensors
+        weights = huggingface_hub.HfApi().model_info(model.name, revision=model.revision).safetensors
     except (OSError, ValueError):  # fetching it reports what is wrong
         return None
     # The Hub counts the parameters of models in the format of safetensors.

@@ -6,6 +6,7 @@ its kind (speech or on-screen text). It names the machine. A transcript without 
 """
 
 import html
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -92,8 +93,9 @@ class Transcripts:
     def has_words(self, sha256: str) -> bool | None:
         """Whether a transcript contains words; `None` if there is no transcript, or if a link leads out of the
         gallery."""
+        # Most files have none: that is known before links are followed.
         path = self.path_of(sha256)
-        if not lies_in_gallery(path, self._gallery):
+        if not os.path.lexists(path) or not lies_in_gallery(path, self._gallery):
             return None
         # Every cue has an arrow, which is escaped in words.
         try:

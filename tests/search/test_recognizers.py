@@ -288,8 +288,7 @@ def test_transcribing_without_a_model_reads_the_revision_downloaded_last_and_ask
         asked.append(name)
         raise OSError("The Hub has a newer revision.")
 
-    for module in ("scalar_retrieval.gallery.store.provenance", "scalar_retrieval.modeling_scalar.model_identity"):
-        monkeypatch.setattr(f"{module}.snapshot_download", ask)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", ask)
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: True)
     assert downloaded_recognizer() == ("user/small", later)
     result = CliRunner().invoke(app, ["index", str(SPEECH), "--output", "gallery", "--transcribe"])
