@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from itertools import pairwise
@@ -104,7 +105,7 @@ Plugins = Annotated[
 
 
 class _Plain:
-    """How an option is read: texts, paths and defaults here, other values by typer, which imports pydantic for it."""
+    """How an option is read: texts, paths, numbers and defaults here, the rest and errors by typer with pydantic."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value of an option or argument, of its type."""
@@ -119,6 +120,11 @@ class _Plain:
                 return list(map(plain, value))
         if value == param.default:
             return value
+        if kind in (int, float):
+            with suppress(ValueError):
+                number = kind(value)
+                if (param.min is None or number >= param.min) and (param.max is None or number <= param.max):
+                    return number
         param._runtime_param = None  # typer makes its own
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 

@@ -37,7 +37,7 @@ _COMMANDS = {
             "Publish models, adapters, galleries, metrics and searches",
         ),
         "convert-vast": (
-            "scalar_retrieval.modeling_scalar.convert_vast_to_hf",
+            "scalar_retrieval.modeling_scalar.__main__",
             "Convert a VAST, GRAM or PMRL checkpoint",
         ),
     },

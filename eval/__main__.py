@@ -10,7 +10,7 @@ from scalar_retrieval.commands.errors import Commands, run_command
 from scalar_retrieval.commands.options import command_of, load_plugins
 from scalar_retrieval.commands.texts import print_lines
 
-from .inputs import check_source, num_readers
+from .inputs import check_results, check_source, num_readers
 from .settings import AuditConfig, CalibrateConfig, EmbedConfig, ReportConfig, RunConfig
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.
@@ -116,6 +116,7 @@ def calibrate(config: CalibrateConfig) -> None:
 @command_of(app, ReportConfig)
 def report(config: ReportConfig) -> None:
     """Compare results: every score in both directions, under missing modalities and after two stages."""
+    check_results(config.results)  # before the slow imports
     from .reports.report import write_report
     from .reports.result_files import load_results
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.options import load_plugins
+from scalar_retrieval.gallery.store.file_lists import is_table
 
 from .inputs import AnyPath, Inputs
 
@@ -23,6 +24,19 @@ def _has_score(model: AnyPath | None) -> bool:
         return False
     identity = identify(model)
     return identity.is_folder and identity.is_configured
+
+
+def _read_texts(path: AnyPath) -> list[str]:
+    """The different texts of a file, one on each line."""
+    try:
+        if is_table(path):
+            raise ValueError("it is a table")
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except ValueError as error:
+        raise ValueError(f"{path} must be a text file in UTF-8 with a query on each line: {error}.") from error
+    texts = dict.fromkeys(map(str.strip, lines))
+    texts.pop("", None)
+    return list(texts)
 
 
 def calibrate(
@@ -109,10 +123,13 @@ def calibrate(
             check_writable(gallery.path)
         if model is not None:
             gallery.check_model(str(model), identify(model).fingerprint)
+    queries = []
+    if texts is not None:
+        queries = _read_texts(texts)
     from .fitting import calibrate_inputs, calibrate_texts
 
     if texts is not None:
-        return calibrate_texts(gallery, texts, Path(output), model, write)
+        return calibrate_texts(gallery, queries, texts, Path(output), model, write)
     return calibrate_inputs(inputs, Path(output), own_model, scale_offset, write)
 
 

@@ -17,7 +17,6 @@ from scalar_retrieval.gallery.store.described import (
     fitted_to,
     score_options_of,
 )
-from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.gallery.store.places import is_gallery
 from scalar_retrieval.modeling_scalar import ScalarConfig
@@ -169,38 +168,27 @@ def calibrate_inputs(
     return calibration, written
 
 
-def _read_texts(path: AnyPath) -> list[str]:
-    """The different texts of a file, one on each line."""
-    try:
-        if is_table(path):
-            raise ValueError("it is a table")
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except ValueError as error:
-        raise ValueError(f"{path} must be a text file in UTF-8 with a query on each line: {error}.") from error
-    texts = dict.fromkeys(map(str.strip, lines))
-    texts.pop("", None)
-    return list(texts)
-
-
 def calibrate_texts(
-    gallery: Gallery, texts: AnyPath, output: Path, model: AnyPath | None, write: bool
+    gallery: Gallery, texts: Sequence[str], source: AnyPath, output: Path, model: AnyPath | None, write: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """
     Fit the scales of a gallery without labels, write `calibration.json`, and keep them if `write`.
 
     Args:
         gallery ([`~scalar_retrieval.gallery.gallery.Gallery`]): what is searched.
-        texts (`str`), output (`Path`), model (`str`, *optional*), write (`bool`): as in
+        texts (`list[str]`): the different texts.
+        source (`str`): the file that they are from.
+        output (`Path`), model (`str`, *optional*), write (`bool`): as in
             [`~scalar_retrieval.eval.calibrate.calibrate`].
 
     Returns, Raises: as there.
     """
-    queries = dict.fromkeys(_read_texts(texts), ())  # that belong to no clips
+    queries = dict.fromkeys(texts, ())  # that belong to no clips
 
     def embed(batch: list[str]) -> torch.Tensor:
         return (gallery.query_model or gallery.load_model(model)).embed(batch)
 
-    fitted = measure_scales(gallery, queries, f"texts of {Path(texts).name}", embed)
+    fitted = measure_scales(gallery, queries, f"texts of {Path(source).name}", embed)
     written = []
     if write:
         with GalleryWriter(gallery.path) as writer:

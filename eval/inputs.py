@@ -4,7 +4,7 @@ Imports nothing slow: what is wrong is reported before the libraries are importe
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,13 @@ def check_source(model: AnyPath | None, benchmark: str, root: AnyPath) -> None:
     check_benchmark(benchmark, root)
     if model is not None:
         identify(model)
+
+
+def check_results(paths: Sequence[AnyPath]) -> None:
+    """Raise a FileNotFoundError that names the first file or folder with results that does not exist."""
+    for path in paths:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,4 +153,4 @@ class Inputs:
         return {"batch_size": self.batch_size, "progress": self.progress, "num_workers": num_readers()}
 
 
-__all__ = ["AnyPath", "Inputs", "check_source", "num_readers"]
+__all__ = ["AnyPath", "Inputs", "check_results", "check_source", "num_readers"]

@@ -10,27 +10,17 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoTokenizer
-from typer import Option
-
-from scalar_retrieval.commands.errors import user_errors
-from scalar_retrieval.commands.options import command_of
-from scalar_retrieval.commands.texts import print_lines
 
 from .configuration_scalar import ScalarConfig
 from .feature_extraction_scalar import ScalarFeatureExtractor
 from .image_processing_scalar import ScalarImageProcessor
-from .model_identity import read_object
 from .modeling_scalar import ScalarModel
 from .processing_scalar import ScalarProcessor
 from .scores_scalar import CONCATENATIONS
@@ -315,49 +305,4 @@ def convert(
     return unused
 
 
-# Command ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConvertConfig:
-    """Settings of the command, see [`convert`]."""
-
-    checkpoint: Annotated[Path, Option(help="State dict of VAST, GRAM or PMRL, written by torch.save.")]
-    output: Annotated[Path, Option(help="Output folder.")]
-    config: Annotated[
-        Path | None, Option(help="JSON file of the model's configuration (ScalarConfig), if not the paper's.")
-    ] = None
-    tokenizer: Annotated[str | None, Option(help="BERT tokenizer; saves a processor too.")] = None
-    concat_heads: Annotated[
-        bool, Option("--concat-heads", help="Keep the heads of concatenated modalities (PMRL's released score).")
-    ] = False
-
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-@command_of(app, ConvertConfig)
-def convert_vast(config: ConvertConfig) -> None:
-    """Convert a VAST, GRAM or PMRL checkpoint to a model folder; each of its keys is used or on the list of unused."""
-    with user_errors():
-        network = None
-        if config.config is not None:
-            try:
-                network = ScalarConfig(**read_object(config.config))
-            except StrictDataclassError as error:
-                raise ValueError(f"{config.config} is not the configuration of a model: {error}") from error
-        unused = convert(config.checkpoint, config.output, network, config.tokenizer, config.concat_heads)
-        print_lines(f"Not used of the checkpoint, {len(unused)} keys:", *unused, f"Saved to {config.output}.")
-        if config.tokenizer is None:
-            print_lines("No processor was saved: pass --tokenizer bert-base-uncased to add one.")
-
-
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m scalar_retrieval.modeling_scalar.convert_vast_to_hf"
-) -> None:
-    """Run the command line, by default with the arguments of this process, and exit."""
-    app(arguments, prog_name=prog)
-
-
-if __name__ == "__main__":
-    main()
+__all__ = ["UNUSED_KEYS", "convert", "convert_state_dict", "read_checkpoint"]

@@ -147,7 +147,7 @@ MODEL = (
     "--plugin evidence.miniature"
 )
 ADAPTER = "-m scalar_retrieval.search index data/test --model adapter --output out"
-CONVERT = "-m scalar_retrieval.modeling_scalar.convert_vast_to_hf --checkpoint old.pt --output out"
+CONVERT = "-m scalar_retrieval.modeling_scalar --checkpoint old.pt --output out"
 OWN = "-m scalar_retrieval.eval audit --benchmark own --root"
 MSRVTT = "-m scalar_retrieval.eval audit --benchmark msrvtt --root msrvtt"
 REPORT = "-m scalar_retrieval.eval report results copy --output out"

@@ -39,8 +39,6 @@ def _read_table(
         return *read_table(path), path.parent
     if path.is_file():
         raise ValueError(f"A table must be one of {list(KINDS)}, got {path}.")
-    if is_table(path):
-        raise FileNotFoundError(f"There is no file {path}.")
     # Anything else is a data set of the Hub, or the folder of one.
     name = str(root)
     try:

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalar_retrieval.gallery.store.file_lists import is_table
+
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -58,7 +60,7 @@ def check_benchmark(name: str, root: str | os.PathLike | None = None) -> None:
         root (`str`, *optional*): the folder of the benchmark.
     Raises:
         ValueError: there is no benchmark of that name.
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: there is no such folder, or table.
     """
     if name not in _MODULES:
         raise ValueError(
@@ -68,6 +70,8 @@ def check_benchmark(name: str, root: str | os.PathLike | None = None) -> None:
     has_folder = name in NAMES and name != "own"
     if root is not None and has_folder and not Path(root).is_dir():
         raise FileNotFoundError(f"There is no folder {os.fspath(root)!r}, which should hold the benchmark {name}.")
+    if root is not None and name == "own" and is_table(root) and not Path(root).exists():
+        raise FileNotFoundError(f"There is no file {os.fspath(root)}.")
 
 
 def find_benchmark(name: str) -> "Benchmark":
@@ -110,6 +114,7 @@ def load_split(
     from .definition import Split
 
     # Names are checked before files are read.
+    check_benchmark(name, root)
     benchmark = find_benchmark(name)
     if benchmark.splits is not None and split not in benchmark.splits:
         raise ValueError(f"`split` of {name} must be one of {benchmark.splits}, got {split!r}.")

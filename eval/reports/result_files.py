@@ -8,6 +8,7 @@ from typing import Any
 from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING
 
+from ..inputs import check_results
 from .result_schema import check_result, second_stage
 
 Run = Mapping[str, Any]
@@ -32,9 +33,8 @@ def read_results(paths: Sequence[str | os.PathLike]) -> dict[Path, Run]:
     """
     # A file twice, given by itself and by its folder, counts once.
     by_location = {}
+    check_results(paths)
     for path in map(Path, paths):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; expected a results.json or a folder that contains some.")
         inside = sorted(path.rglob("results.json")) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"There is no results.json in {path}; `scalar eval run` writes them.")

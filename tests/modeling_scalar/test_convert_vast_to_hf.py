@@ -8,7 +8,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
-from scalar_retrieval.modeling_scalar.convert_vast_to_hf import app, convert, convert_state_dict, read_checkpoint
+from scalar_retrieval.modeling_scalar.__main__ import app
+from scalar_retrieval.modeling_scalar.convert_vast_to_hf import convert, convert_state_dict, read_checkpoint
 
 PARITY = {"atol": 1e-5, "rtol": 0}  # float32, other kernels: 3e-6 was seen
 CASES = {
