@@ -4,7 +4,6 @@ Problems of a file are recorded with it, and do not affect other files.
 """
 
 import copy
-import io
 import json
 import math
 import os
@@ -19,7 +18,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from scalar_retrieval.commands.schema import check_value, count, flag, text
 from scalar_retrieval.gallery.decoding import (
@@ -33,6 +31,7 @@ from scalar_retrieval.gallery.decoding import (
 from scalar_retrieval.gallery.embedding import Embedded
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat, pieces_of
 from scalar_retrieval.gallery.store.rows import MediaFile, is_hash
+from scalar_retrieval.gallery.store.stills import as_still
 from scalar_retrieval.gallery.store.windows import NOTHING, SLIVER, clip_id_of, seconds_of
 from scalar_retrieval.gallery.words.transcripts import SCREEN
 from scalar_retrieval.modeling_scalar.media_scalar import Window
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from .recognizers import Recognizer
 
 _REMEMBERED = 1024  # files whose findings are kept for further windows, over all threads
-_STILL = (320, 320)  # maximum width and height of a still
-_STILL_QUALITY = 70  # JPEG quality: 5 to 15 kB
 
 
 def default_workers() -> int:
@@ -324,11 +321,7 @@ class Reader:
 
         # A frame that the model sees is kept as a still.
         def keep(frame: np.ndarray) -> None:
-            picture = Image.fromarray(frame)
-            picture.thumbnail(_STILL)
-            still = io.BytesIO()
-            picture.save(still, "jpeg", quality=_STILL_QUALITY)
-            found.still = still.getvalue()
+            found.still = as_still(frame)
 
         # Read the window; what is wrong with it is recorded, and other files are read on.
         try:

@@ -5,14 +5,30 @@ The name of each is the hash of what the clip is read from, as for transcripts (
 share pictures, and files that are moved keep theirs.
 """
 
+import io
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from .files import naming
 from .places import lies_in_gallery
 
 FOLDER = "stills"
+SIDE = 320
+"""Maximum width and height of a still, in pixels."""
+_QUALITY = 70  # of JPEG: 5 to 15 kB
 _WINDOW = "@"  # which no hash contains
+
+
+def as_still(frame: np.ndarray) -> bytes:
+    """A frame, uint8 `(height, width, 3)`, as a small JPEG file."""
+    picture = Image.fromarray(frame)
+    picture.thumbnail((SIDE, SIDE))
+    still = io.BytesIO()
+    picture.save(still, "jpeg", quality=_QUALITY)
+    return still.getvalue()
 
 
 class Stills:
@@ -68,4 +84,4 @@ class Stills:
                 path.unlink(missing_ok=True)
 
 
-__all__ = ["FOLDER", "Stills"]
+__all__ = ["FOLDER", "SIDE", "Stills", "as_still"]

@@ -19,6 +19,7 @@ from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
 from scalar_retrieval.gallery.searcher import Searcher, Selection, StoredClip
 from scalar_retrieval.gallery.searching import check_supported, search
 from scalar_retrieval.gallery.store.described import ADVICE, LIMITS
+from scalar_retrieval.gallery.store.published import is_from_hub
 from scalar_retrieval.gallery.store.rows import recording_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.cues import may_have_words
@@ -82,6 +83,8 @@ class Archive:
             root = hits.root
         self._searcher = searcher
         self._root = root  # the common folder of all files
+        # Videos of a published gallery would be downloaded for their stills.
+        self._makes_stills = not is_from_hub(Path(str(searcher.described.path)))
 
     def searcher(self) -> Searcher:
         """The latest state of the gallery; if it cannot be opened, the earlier one, and `problem` is set."""
@@ -268,7 +271,7 @@ class Archive:
             "media": kind is not None,
             "captions": kind is not None and hit.presence.get("subtitle"),
             "words": kind is not None and may_have_words(hit.presence),
-            "still": clip.still is not None,
+            "still": clip.still is not None or (kind == "video" and self._makes_stills),
             "loudness": kind == "audio",
         }
         urls = {name: f"api/clips/{key}/{name}" if is_there else None for name, is_there in has.items()}

@@ -158,7 +158,9 @@ class ClipResult(BaseModel):
         None,
         description="Of a search: its words that best match the query; none if they are not read yet, see `words`.",
     )
-    still: str | None = Field(description="URL of a small JPEG of it, if there is one.")
+    still: str | None = Field(
+        description="URL of a small JPEG of it; of a video, it may be made when it is requested."
+    )
     loudness: str | None = Field(description="Of a sound: URL of its loudness over time, for a picture of it.")
     heard: bool = Field(description="Whether what it has of subtitles is speech recognised by machine.")
     copies: list[str] = Field(description="Names of clips with the same content, if these are returned once.")

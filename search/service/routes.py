@@ -32,7 +32,7 @@ from .models import (
     SearchAnswer,
     SearchRequest,
 )
-from .streaming import loudness_of, media_response
+from .streaming import loudness_of, media_response, still_of
 
 Result = TypeVar("Result")
 
@@ -71,6 +71,7 @@ class Service:
         self.search_pool = ThreadPoolExecutor(SEARCHES, "search")
         self._stop = Stop()
         self.sound_pool = ThreadPoolExecutor(1, "sounds", initializer=self._stop.join)
+        self.still_pool = ThreadPoolExecutor(1, "stills", initializer=self._stop.join)
         # The first search for quoted words reads those of all clips, which may take long.
         self.quoted_pool = ThreadPoolExecutor(1, "words", initializer=self._stop.join)
 
@@ -81,7 +82,7 @@ class Service:
     def end(self) -> None:
         """Wait for the model, but not for searches, which may wait for a database."""
         self._stop.set()
-        for pool in (self.quoted_pool, self.sound_pool, self.search_pool):
+        for pool in (self.quoted_pool, self.sound_pool, self.still_pool, self.search_pool):
             pool.shutdown(wait=False, cancel_futures=True)
         self.model_pool.shutdown(wait=True, cancel_futures=True)
 
@@ -164,12 +165,24 @@ def media(key: str, service: InjectedService) -> FileResponse:
 
 
 @router.get("/clips/{key}/still", response_class=FileResponse)
-def still(key: str, service: InjectedService) -> FileResponse:
-    """Show a small JPEG of a clip, at most 320 pixels wide and high."""
-    clip = service.archive.clip(key)
-    if clip.still is None:
+async def still(key: str, service: InjectedService) -> Response:
+    """Show a small JPEG of a clip, at most 320 pixels wide and high. That of a video without one is made now."""
+    clip = await run_in_threadpool(service.archive.clip, key)
+    stored = await run_in_threadpool(_stored_still, clip)
+    if stored is not None:
+        return stored
+    # One thread decodes, however many stills are requested.
+    picture = await call_in(service.still_pool, still_of, clip)
+    if picture is None:
         raise HTTPException(404, "There is no still of this clip.")
-    return media_response(clip.still, _STILL_CACHED)
+    return Response(picture, media_type="image/jpeg", headers={"cache-control": f"private, {_STILL_CACHED}"})
+
+
+def _stored_still(clip: StoredClip) -> FileResponse | None:
+    path = clip.still
+    if path is None:
+        return None
+    return media_response(path, _STILL_CACHED)
 
 
 @router.get("/clips/{key}/loudness")

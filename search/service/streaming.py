@@ -1,13 +1,18 @@
-"""Media files of the gallery for the page: whole, or the requested range; and how loud they are."""
+"""Media files of the gallery for the page: whole, or the requested range; a frame of them, and how loud they are."""
 
+import math
 import os
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from starlette.responses import FileResponse
 
-from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.decoding import Limits, SandboxedReader
 from scalar_retrieval.gallery.searcher import StoredClip
+from scalar_retrieval.gallery.store.stills import SIDE, as_still
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 
 from .models import Kind
 
@@ -56,10 +61,14 @@ _TYPES: dict[str, str] = {
 }
 """The types of files that are served, and no others. None of them can run as a page."""
 
+_STILLS = 512  # that are kept, of about 10 kB
+_STILL_SECONDS = 10  # of computing for a still
 _LOUDNESSES = 1024  # that are kept
 _BARS = 100  # of a picture of sound
 _RATE = 8000  # samples per second, which show all that is loud in speech and music
 _LONGEST = 3600  # seconds of a file; reading more takes too long for a picture
+
+Made = TypeVar("Made")
 
 
 class NoMediaError(ValueError):
@@ -99,6 +108,44 @@ def media_response(path: str, cached: str = "no-cache") -> FileResponse:
     return FileResponse(real, headers={"cache-control": f"private, {cached}"}, media_type=media_type)
 
 
+def _made(make: Callable[..., Made], clip: StoredClip) -> Made | None:
+    """What is made of a version of the file of a clip, and its seconds; `None` if nothing of it can be read."""
+    if clip.media is None:
+        return None
+    try:
+        path, _ = _served(str(clip.media))
+        return make(path, os.stat(path).st_mtime_ns, clip.place.start, clip.place.stop)
+    except (OSError, ValueError):
+        return None
+
+
+def still_of(clip: StoredClip) -> bytes | None:
+    """
+    Make a still of a clip that has none.
+
+    Returns:
+        A JPEG file of the frame in the middle, or of the first one; `None` if there is none that can be read.
+    """
+    return _made(_still, clip)
+
+
+@lru_cache(maxsize=_STILLS)
+def _still(path: str, modified: int, start: float | None, stop: float | None) -> bytes | None:
+    """A still of a version of a file, or of some seconds of it."""
+    reader = SandboxedReader(Limits(time=_STILL_SECONDS)).reporting_to(lambda problem: None)
+    # That a file cannot be read is kept, too: requesting its still again decodes nothing.
+    try:
+        begin = start or 0.0
+        end = stop or reader.read_duration(path) or begin
+        for second in ((begin + end) / 2, begin):
+            frames = reader.read_pictures(path, math.inf, SIDE, (second, stop))
+            if frames:
+                return as_still(frames[0][1])
+    except MediaError:
+        pass
+    return None
+
+
 def loudness_of(clip: StoredClip) -> list[float]:
     """
     Measure how loud a clip is over its time.
@@ -108,13 +155,7 @@ def loudness_of(clip: StoredClip) -> list[float]:
         file cannot be read, or lasts for more than an hour.
     """
     # A sound without loudness is played nevertheless.
-    if clip.media is None:
-        return []
-    try:
-        path, _ = _served(str(clip.media))
-        return _loudness(path, os.stat(path).st_mtime_ns, clip.place.start, clip.place.stop)
-    except (OSError, ValueError):  # nothing of it can be read
-        return []
+    return _made(_loudness, clip) or []
 
 
 @lru_cache(maxsize=_LOUDNESSES)
@@ -136,4 +177,4 @@ def _loudness(path: str, modified: int, start: float | None, stop: float | None)
     return (peaks / max(peaks.max(), 1e-6)).round(3).tolist()
 
 
-__all__ = ["NoMediaError", "kind_of", "loudness_of", "media_response"]
+__all__ = ["NoMediaError", "kind_of", "loudness_of", "media_response", "still_of"]
