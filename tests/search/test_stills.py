@@ -1,7 +1,10 @@
-"""Still pictures are made while clips are indexed, lie beside the gallery, and go with their clips."""
+"""Still pictures are made while clips are indexed, lie beside the gallery, and go with their clips; of videos without
+one they are made on request."""
 
 import io
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.stills import Stills
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import remove
 from tests.indexers import make_indexer
@@ -24,11 +28,16 @@ from tests.search.serving import make_app, write_gallery
 ADDRESS = "http://127.0.0.1:8000"
 
 
+def talk():
+    """Three seconds of 30 pictures and sound."""
+    return media("matroska", "mjpeg", "pcm_s16le", frames=30, seconds=3, size=(640, 48))
+
+
 @pytest.fixture
 def clips(tmp_path):
     folder = tmp_path / "clips"
     folder.mkdir()
-    (folder / "talk.mkv").write_bytes(media("matroska", "mjpeg", "pcm_s16le", frames=30, seconds=3, size=(640, 48)))
+    (folder / "talk.mkv").write_bytes(talk())
     (folder / "copy.mkv").write_bytes((folder / "talk.mkv").read_bytes())
     (folder / "sound.wav").write_bytes(wav(tone(16_000)))
     return folder
@@ -64,19 +73,24 @@ def names(gallery):
     return sorted(path.name for path in gallery.glob("stills/*"))
 
 
+def frame_in(still, path):
+    """Which frame of a film is in a still, by its number."""
+    with Image.open(still) as picture:
+        assert picture.format == "JPEG" and picture.size == (320, 24)
+        shown = np.asarray(picture, float)
+    differences = []
+    for frame in SandboxedReader().read_frames(path):
+        small = np.asarray(Image.fromarray(frame).resize((320, 24)), float)
+        differences.append(np.abs(shown - small).mean())
+    return np.argmin(differences)
+
+
 def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still(clips, tiny_model, tiny_processor):
     gallery = index(clips, tiny_model, tiny_processor)
     still = Stills(gallery.path).path_of(gallery.files[str(clips / "talk.mkv")].sha256)
     assert names(gallery.path) == [still.name]  # the copy shares it, and a sound has none
-    frames = SandboxedReader().read_frames(clips / "talk.mkv")
-    with Image.open(still) as picture:
-        assert picture.format == "JPEG" and picture.size == (320, 24) and still.stat().st_size < 15_000
-        shown = np.asarray(picture, float)
-    differences = []
-    for frame in frames:
-        small = np.asarray(Image.fromarray(frame).resize((320, 24)), float)
-        differences.append(np.abs(shown - small).mean())
-    assert np.argmin(differences) == 22  # of two frames, at a quarter and three quarters, the second
+    assert still.stat().st_size < 15_000
+    assert frame_in(still, clips / "talk.mkv") == 22  # of two frames, at a quarter and three quarters, the second
 
 
 def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(clips, tiny_model, tiny_processor):
@@ -141,19 +155,69 @@ def hits(client):
     return {(hit["name"], hit["start"]): hit for hit in found}
 
 
-def test_a_hit_names_its_still_where_there_is_one(service):
+def test_a_stored_still_is_served_and_a_file_that_no_picture_can_be_made_of_has_none(service):
     place, picture = service
     with TestClient(make_app(place), ADDRESS) as client:
         found = hits(client)
-        assert found["talk.webm", 0]["still"] is None
-        assert client.get(f"/api/clips/{found['talk.webm', 0]['key']}/still").status_code == 404
+        assert client.get(f"/{found['talk.webm', 0]['still']}").status_code == 404
         for which in (("dog.webm", None), ("talk.webm", 2)):
             answer = client.get(f"/{found[which]['still']}")
             assert answer.content == picture and answer.headers["content-type"] == "image/jpeg"
             assert answer.headers["cache-control"] == "private, max-age=600"
         assert client.get("/api/clips/0000000000000000/still").status_code == 404
-        listed = client.post("/api/clips", json={}).json()["hits"]
-        assert [bool(hit["still"]) for hit in listed] == [True, False, True]
+
+
+def test_a_still_is_made_of_the_middle_of_a_video_that_lacks_one(tmp_path):
+    windows = dict.fromkeys(["cut.mkv#t=0,1", "cut.mkv#t=1,2", "cut.mkv#t=2"], talk())
+    write_gallery(tmp_path, windows | {"film.mkv": talk(), "bell.wav": wav(tone(16_000)), "odd.mkv": b"x"}, segment=1)
+    film = tmp_path / "clips" / "film.mkv"
+    frames, errors = {}, {}
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
+        for (name, start), hit in hits(client).items():
+            assert (hit["still"] is not None) == (hit["kind"] == "video")
+            answer = client.get(f"/api/clips/{hit['key']}/still")
+            if answer.status_code == 404:
+                errors[name] = answer.json()["error"]
+                continue
+            assert answer.headers["content-type"] == "image/jpeg"
+            assert answer.headers["cache-control"] == "private, max-age=600"
+            frames[name, start] = frame_in(io.BytesIO(answer.content), film)
+        assert frames == {("cut.mkv", 0): 5, ("cut.mkv", 1): 15, ("cut.mkv", 2): 25, ("film.mkv", None): 15}
+        assert errors == dict.fromkeys(["bell.wav", "odd.mkv"], "There is no still of this clip.")
+        # A file that has changed is not the one that was indexed.
+        film.write_bytes(talk()[:-1])
+        assert client.get(f"/{hits(client)['film.mkv', None]['still']}").status_code == 404
+    assert names(tmp_path / "gallery") == []
+
+
+def test_one_decoder_makes_stills_and_reads_each_file_once(tmp_path, monkeypatch):
+    paths = write_gallery(tmp_path, {f"{number}.webm": f"{number}".encode() for number in range(6)})
+    running, most, read = [], [], []
+
+    def read_duration(reader, path):
+        running.append(path)
+        most.append(len(running))
+        read.append(path)
+        time.sleep(0.01)
+        running.remove(path)
+        raise MediaError(f"{path}: no media")
+
+    monkeypatch.setattr(SandboxedReader, "read_duration", read_duration)
+    with TestClient(make_app(tmp_path), ADDRESS) as client, ThreadPoolExecutor(6) as threads:
+        stills = [f"/{hit['still']}" for hit in hits(client).values()]
+        answers = list(threads.map(client.get, 2 * stills))
+    assert {answer.status_code for answer in answers} == {404}
+    assert max(most) == 1 and sorted(read) == sorted(paths)
+
+
+def test_videos_of_a_published_gallery_are_not_downloaded_for_their_stills(tmp_path):
+    write_gallery(tmp_path, {"dog.webm": b"dog"})
+    cache = tmp_path / "snapshots"  # as in the Hub's cache
+    cache.mkdir()
+    (tmp_path / "gallery").rename(cache / "gallery")
+    with TestClient(make_app(cache), ADDRESS) as client:
+        (hit,) = hits(client).values()
+    assert hit["kind"] == "video" and hit["still"] is None
 
 
 @pytest.mark.parametrize("name", ["{outside}", "../../outside", "A" * 64, "a" * 64 + "\n", None])
