@@ -340,16 +340,21 @@ def orientation(matrix: Any) -> tuple[bool, bool, bool]:
 
 class Upright:
     """Converts the frames of a stream, named in errors, to uint8 pictures `(height, width, 3)`, RGB of BT.709 and
-    upright, all of the size of the first one; this is shrunk until no side is longer than `side`, if given."""
+    upright, all turned like the first one and of its size; this is shrunk until no side is longer than `side`, if
+    given."""
 
     def __init__(self, name: str, side: int | None = None):
         self.name = name
         self.side = side or math.inf
         self.size = None  # of the first picture
+        self.turn = (False, False, False)
         self._reformatter = av.video.reformatter.VideoReformatter()
 
     def __call__(self, frame: "av.VideoFrame") -> np.ndarray:
-        is_transposed, is_mirrored, is_upside_down = orientation(frame.side_data.get("DISPLAYMATRIX", _UPRIGHT))
+        # Only of the first frame: in PyAV, a frame whose side data were looked at is kept until garbage is collected.
+        if self.size is None:
+            self.turn = orientation(frame.side_data.get("DISPLAYMATRIX", _UPRIGHT))
+        is_transposed, is_mirrored, is_upside_down = self.turn
         # The pictures of a clip are stacked, so they have the size of the first one.
         size = [frame.width, frame.height]
         if is_transposed:

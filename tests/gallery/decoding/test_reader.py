@@ -1,5 +1,6 @@
 """What is read of files. All are made here; the expected frames are FFmpeg's own, decoded in order."""
 
+import gc
 import re
 from contextlib import suppress
 from fractions import Fraction
@@ -135,6 +136,17 @@ def test_one_whole_frame_is_kept_at_a_time_and_each_is_prepared_once(clips):
 
     kept = READER.read_frames(clips / "constant.mp4", lambda n: [2, 2, 7, n - 1], prepare=prepare)
     assert begun == [(64, 64)] and kept == [1, 1, 2, 3] and len(made) == 3
+
+
+def test_frames_that_were_read_are_freed_without_a_collection_of_garbage(clips):
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(READER.read_frames(clips / "constant.mp4", lambda n: range(n))) > 20
+        left = [found for found in gc.get_objects() if isinstance(found, av.VideoFrame)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1  # the first, whose orientation was looked at
 
 
 def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
