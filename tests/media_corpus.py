@@ -344,6 +344,13 @@ def _without_samples() -> bytes:
     return box(b"ftyp", b"qt  ", bytes(4), b"qt  ") + box(b"free", bytes(start - 28)) + data[start:]
 
 
+def _referring(address: bytes) -> bytes:
+    """An index whose samples are in another file."""
+    entry = box(b"url ", bytes(4), address, b"\x00")
+    references = box(b"dref", bytes(4), b"\x00\x00\x00\x01", entry)
+    return put_box(_without_samples(), "moov/trak/mdia/minf/dinf/dref", references)
+
+
 def _patched(data: bytes, offset: int, value: bytes) -> bytes:
     return data[:offset] + value + data[offset + len(value) :]
 
@@ -435,21 +442,23 @@ class Case:
 CORPUS: dict[str, Case] = {}
 
 
-def _add(kind: str, **options) -> Callable:
-    """Return a function that adds files of one kind to the table."""
+def _add(kind: str) -> Callable:
+    """Return a function that adds files of one kind, of which reading must give the same, to the table: their contents
+    by name, and what is written to files beside them, by suffix."""
 
-    def add(name: str, content, reads=NOTHING, *says: str, perhaps=NOTHING, beside: dict | None = None) -> None:
-        assert name not in CORPUS, name
-
-        def write(path: Path) -> None:
-            path.write_bytes(content() if callable(content) else content)
-            for suffix, text in (beside or {}).items():
-                other = path.with_suffix(suffix)
-                text(other) if callable(text) else other.write_bytes(text)
-
-        CORPUS[name] = Case(kind, write, reads, says, perhaps, **options)
+    def add(files: dict, reads=NOTHING, *says: str, perhaps=NOTHING, beside: dict | None = None) -> None:
+        for name, content in files.items():
+            write = partial(_write, content=content, beside=beside or {})
+            _add_path(kind, name, write, reads, *says, perhaps=perhaps)
 
     return add
+
+
+def _write(path: Path, content: bytes | Callable[[], bytes], beside: dict) -> None:
+    path.write_bytes(content() if callable(content) else content)
+    for suffix, text in beside.items():
+        other = path.with_suffix(suffix)
+        text(other) if callable(text) else other.write_bytes(text)
 
 
 def _add_path(
@@ -474,98 +483,160 @@ CUE = b"1\n00:00:00,000 --> 00:00:01,000\nhello about music\n"
 
 # Whole files of every container and codec that the bundled FFmpeg writes and the reader allows: all of them are read.
 good = _add("whole: every container and codec, read in full")
-good("h264_aac.mp4", MP4, VA)
-good("h264_aac_index_first.mp4", FAST, VA)
-good("h264_aac_fragments.mp4", partial(MP4, muxer="movflags=frag_keyframe+empty_moov"), VA)
-good("hevc_ac3.mp4", partial(media, "mp4", "libx265", "ac3", sampling_rate=48_000), VA)
-good("av1_opus.mp4", partial(media, "mp4", "libsvtav1", "libopus", sampling_rate=48_000), VA)
-good("prores_pcm.mov", partial(media, "mov", "prores_ks", "pcm_s16le"), VA)
-good("png.mov", partial(media, "mov", "png"), V)
-good("raw_rgb.mov", partial(media, "mov", "rawvideo", pixels="rgb24"), V)
-good("h263_amr.3gp", partial(media, "3gp", "h263", "libopencore_amrnb", size=(176, 144), sampling_rate=8000), VA)
-good("aac.m4a", partial(media, "ipod", audio="aac"), A)
-good("alac.m4a", partial(media, "ipod", audio="alac"), A)
-good("h264_vorbis.mkv", partial(media, "matroska", "libx264", "vorbis", layout="stereo", sound="strict=-2"), VA)
-good("ffv1_flac.mkv", partial(media, "matroska", "ffv1", "flac"), VA)
-good("live.mkv", partial(MKV, muxer="live=1"), VA)
-good("vp8_vorbis.webm", partial(media, "webm", "libvpx", "vorbis", layout="stereo", sound="strict=-2"), VA)
-good("vp9_opus.webm", WEBM, VA)
-good("mpeg4_mp3.avi", AVI, VA)
-good("huffyuv_pcm.avi", partial(media, "avi", "huffyuv", "pcm_s16le"), VA)
-good("raw_yuv.avi", partial(media, "avi", "rawvideo", "pcm_u8"), VA)
-good("vorbis.ogg", partial(media, "ogg", audio="vorbis", layout="stereo", sound="strict=-2"), A)
-good("opus.ogg", OPUS, A)
-good("vp8.ogv", partial(media, "ogv", "libvpx"), V)
-good("flv1_mp3.flv", partial(media, "flv", "flv", "libmp3lame", sampling_rate=22_050), VA)
-good("h264_aac.flv", partial(media, "flv", "libx264", "aac"), VA)
-good("mpeg2_mp2.ts", partial(media, "mpegts", "mpeg2video", "mp2", rate=25), VA)
-good("h264_aac.ts", TS, VA)
-good("mpeg2_ac3.mpg", partial(media, "vob", "mpeg2video", "ac3", rate=25, sampling_rate=48_000), VA)
-good("wmv2_wma.wmv", WMV, VA)
-good("mpeg2_pcm.mxf", MXF, VA)
-good("mpeg4_pcm.nut", partial(media, "nut", "mpeg4", "pcm_s16le"), VA)
-good("raw.y4m", partial(media, "yuv4mpegpipe", "wrapped_avframe"), V)
-good("animation.gif", partial(media, "gif", "gif"), V)
-good("av1.obu", partial(media, "obu", "libsvtav1"), V)
-good("stream.h264", partial(media, "h264", "libx264"), V)
-good("recording.wtv", partial(media, "wtv", "mpeg2video", "mp2", rate=25, sampling_rate=48_000), VA)
-good("rv10_ac3.rm", partial(media, "rm", "rv10", "ac3", size=(176, 144), sampling_rate=48_000), VA)
-good("camera.dv", partial(media, "dv", "dvvideo", "pcm_s16le", rate=25, frames=5, size=(720, 576), pixels="yuv420p",
-     sampling_rate=48_000, layout="stereo"), VA)  # fmt: skip
+good(
+    {
+        "h264_aac.mp4": MP4,
+        "h264_aac_index_first.mp4": FAST,
+        "h264_aac_fragments.mp4": partial(MP4, muxer="movflags=frag_keyframe+empty_moov"),
+        "hevc_ac3.mp4": partial(media, "mp4", "libx265", "ac3", sampling_rate=48_000),
+        "av1_opus.mp4": partial(media, "mp4", "libsvtav1", "libopus", sampling_rate=48_000),
+        "prores_pcm.mov": partial(media, "mov", "prores_ks", "pcm_s16le"),
+        "h263_amr.3gp": partial(media, "3gp", "h263", "libopencore_amrnb", size=(176, 144), sampling_rate=8000),
+        "h264_vorbis.mkv": partial(media, "matroska", "libx264", "vorbis", layout="stereo", sound="strict=-2"),
+        "ffv1_flac.mkv": partial(media, "matroska", "ffv1", "flac"),
+        "live.mkv": partial(MKV, muxer="live=1"),
+        "vp8_vorbis.webm": partial(media, "webm", "libvpx", "vorbis", layout="stereo", sound="strict=-2"),
+        "vp9_opus.webm": WEBM,
+        "mpeg4_mp3.avi": AVI,
+        "huffyuv_pcm.avi": partial(media, "avi", "huffyuv", "pcm_s16le"),
+        "raw_yuv.avi": partial(media, "avi", "rawvideo", "pcm_u8"),
+        "flv1_mp3.flv": partial(media, "flv", "flv", "libmp3lame", sampling_rate=22_050),
+        "h264_aac.flv": partial(media, "flv", "libx264", "aac"),
+        "mpeg2_mp2.ts": partial(media, "mpegts", "mpeg2video", "mp2", rate=25),
+        "h264_aac.ts": TS,
+        "mpeg2_ac3.mpg": partial(media, "vob", "mpeg2video", "ac3", rate=25, sampling_rate=48_000),
+        "wmv2_wma.wmv": WMV,
+        "mpeg2_pcm.mxf": MXF,
+        "mpeg4_pcm.nut": partial(media, "nut", "mpeg4", "pcm_s16le"),
+        "recording.wtv": partial(media, "wtv", "mpeg2video", "mp2", rate=25, sampling_rate=48_000),
+        "rv10_ac3.rm": partial(media, "rm", "rv10", "ac3", size=(176, 144), sampling_rate=48_000),
+        "camera.dv": partial(
+            media,
+            "dv",
+            "dvvideo",
+            "pcm_s16le",
+            rate=25,
+            frames=5,
+            size=(720, 576),
+            pixels="yuv420p",
+            sampling_rate=48_000,
+            layout="stereo",
+        ),
+    },
+    VA,
+)
+good(
+    {
+        "png.mov": partial(media, "mov", "png"),
+        "raw_rgb.mov": partial(media, "mov", "rawvideo", pixels="rgb24"),
+        "vp8.ogv": partial(media, "ogv", "libvpx"),
+        "raw.y4m": partial(media, "yuv4mpegpipe", "wrapped_avframe"),
+        "animation.gif": partial(media, "gif", "gif"),
+        "av1.obu": partial(media, "obu", "libsvtav1"),
+        "stream.h264": partial(media, "h264", "libx264"),
+    },
+    V,
+)
+good(
+    {
+        "aac.m4a": partial(media, "ipod", audio="aac"),
+        "alac.m4a": partial(media, "ipod", audio="alac"),
+        "vorbis.ogg": partial(media, "ogg", audio="vorbis", layout="stereo", sound="strict=-2"),
+        "opus.ogg": OPUS,
+    },
+    A,
+)
 for encoder in ("pcm_s16le", "pcm_s24le", "pcm_f32le", "pcm_u8", "pcm_mulaw", "adpcm_ms"):
-    good(f"{encoder}.wav", partial(media, "wav", audio=encoder), A)
-good("mp3.mp3", MP3, A)
-good("flac.flac", FLAC, A)
-good("aac.aac", partial(media, "adts", audio="aac"), A)
-good("ac3.ac3", partial(media, "ac3", audio="ac3", sampling_rate=48_000), A)
-good("pcm.aiff", partial(media, "aiff", audio="pcm_s16be"), A)
-good("alac.caf", partial(media, "caf", audio="alac"), A)
-good("wavpack.wv", partial(media, "wv", audio="wavpack"), A)
-good("speech.amr", partial(media, "amr", audio="libopencore_amrnb", sampling_rate=8000), A)
+    good({f"{encoder}.wav": partial(media, "wav", audio=encoder)}, A)
+good(
+    {
+        "mp3.mp3": MP3,
+        "flac.flac": FLAC,
+        "aac.aac": partial(media, "adts", audio="aac"),
+        "ac3.ac3": partial(media, "ac3", audio="ac3", sampling_rate=48_000),
+        "pcm.aiff": partial(media, "aiff", audio="pcm_s16be"),
+        "alac.caf": partial(media, "caf", audio="alac"),
+        "wavpack.wv": partial(media, "wv", audio="wavpack"),
+        "speech.amr": partial(media, "amr", audio="libopencore_amrnb", sampling_rate=8000),
+    },
+    A,
+)
 
 # What cameras, phones and editors write that is unusual and right.
 unusual = _add("unusual: right, but not what a plain recorder writes")
-unusual("one_frame.mp4", partial(MP4, frames=1), VA)
-unusual("odd_size.mp4", partial(media, "mp4", "libx264", size=(63, 37), pixels="yuv444p"), V)
-unusual("wide.mkv", partial(media, "matroska", "ffv1", size=(16_384, 2), frames=2, pixels="gray"), V)
-unusual("ten_bits.mp4", partial(media, "mp4", "libx265", pixels="yuv420p10le",
-        encoder="x265-params=colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:log-level=none"), V)  # fmt: skip
-unusual("gray.mp4", partial(media, "mp4", "libx264", pixels="gray"), V)
-unusual("alpha.mov", partial(media, "mov", "png", pixels="rgba"), V)
-unusual("palette.avi", partial(media, "avi", "rawvideo", pixels="rgb8"), V)
-unusual("interlaced.mpg", partial(media, "mpeg", "mpeg2video", rate=25, encoder="flags=+ildct+ilme"), V)
-unusual("variable_rate.mkv", partial(media, "matroska", "libx264", encoder="bf=2",
-        times=tuple(n * n * 7 for n in range(20))), V)  # fmt: skip
-unusual("days_between_frames.mkv", partial(media, "matroska", "libx264", encoder="bf=0", frames=3,
-        times=(0, 40_000_000, 80_000_000)), V)  # fmt: skip
-unusual("open_gop.mkv", partial(media, "matroska", "libx264", frames=40,
-        encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0"), V)  # fmt: skip
-unusual("no_times.avi", partial(media, "avi", "libx264", encoder="bf=3 g=8"), V)
-unusual("eight_pictures.mkv", partial(media, "matroska", "+".join(["mpeg4"] * 8)), V)
-unusual("bats.flac", partial(media, "flac", audio="flac", sampling_rate=192_000, seconds=0.5), A)
-unusual("six_channels.mp4", partial(media, "mp4", "libx264", "aac", layout="5.1", sampling_rate=48_000), VA)
-unusual("rate_changes.aac", lambda: media("adts", audio="aac") + media("adts", audio="aac", sampling_rate=44_100), A)
-unusual("chained.ogg", lambda: media("ogg", audio="flac") * 2, A)
-unusual("two_recordings.ts", lambda: TS() * 2, VA)
-unusual("streamed.wav", wav(tone(16_000), claim=2**32 - 1), A)  # what a pipe leaves in the header
-unusual("window_of_samples.wav", wav(tone(400)), A)
-unusual("text_track.mkv", partial(media, "matroska", "libx264", "aac", "subrip"), VAS)
-unusual("text_track.mp4", partial(media, "mp4", "libx264", "", "mov_text"), VS)
-unusual("sidecar.mp4", MP4, VAS, beside={".srt": CUE})
-unusual("negative_times.mp4", lambda: remux(MP4(), "mp4", partial(_shifted, seconds=-1),
-        "avoid_negative_ts=disabled"), VA)  # fmt: skip
-unusual("late_times.mkv", lambda: remux(MKV(), "matroska", partial(_shifted, seconds=90_000)), VA)
+unusual(
+    {
+        "one_frame.mp4": partial(MP4, frames=1),
+        "six_channels.mp4": partial(media, "mp4", "libx264", "aac", layout="5.1", sampling_rate=48_000),
+        "two_recordings.ts": lambda: TS() * 2,
+        "negative_times.mp4": lambda: remux(MP4(), "mp4", partial(_shifted, seconds=-1), "avoid_negative_ts=disabled"),
+        "late_times.mkv": lambda: remux(MKV(), "matroska", partial(_shifted, seconds=90_000)),
+    },
+    VA,
+)
+unusual(
+    {
+        "odd_size.mp4": partial(media, "mp4", "libx264", size=(63, 37), pixels="yuv444p"),
+        "wide.mkv": partial(media, "matroska", "ffv1", size=(16_384, 2), frames=2, pixels="gray"),
+        "ten_bits.mp4": partial(
+            media,
+            "mp4",
+            "libx265",
+            pixels="yuv420p10le",
+            encoder="x265-params=colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc:log-level=none",
+        ),
+        "gray.mp4": partial(media, "mp4", "libx264", pixels="gray"),
+        "alpha.mov": partial(media, "mov", "png", pixels="rgba"),
+        "palette.avi": partial(media, "avi", "rawvideo", pixels="rgb8"),
+        "interlaced.mpg": partial(media, "mpeg", "mpeg2video", rate=25, encoder="flags=+ildct+ilme"),
+        "variable_rate.mkv": partial(
+            media, "matroska", "libx264", encoder="bf=2", times=tuple(n * n * 7 for n in range(20))
+        ),
+        "days_between_frames.mkv": partial(
+            media, "matroska", "libx264", encoder="bf=0", frames=3, times=(0, 40_000_000, 80_000_000)
+        ),
+        "open_gop.mkv": partial(
+            media,
+            "matroska",
+            "libx264",
+            frames=40,
+            encoder="bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0",
+        ),
+        "no_times.avi": partial(media, "avi", "libx264", encoder="bf=3 g=8"),
+        "eight_pictures.mkv": partial(media, "matroska", "+".join(["mpeg4"] * 8)),
+    },
+    V,
+)
+unusual(
+    {
+        "bats.flac": partial(media, "flac", audio="flac", sampling_rate=192_000, seconds=0.5),
+        "rate_changes.aac": lambda: media("adts", audio="aac") + media("adts", audio="aac", sampling_rate=44_100),
+        "chained.ogg": lambda: media("ogg", audio="flac") * 2,
+        "streamed.wav": wav(tone(16_000), claim=2**32 - 1),  # what a pipe leaves in the header
+        "window_of_samples.wav": wav(tone(400)),
+    },
+    A,
+)
+unusual({"text_track.mkv": partial(media, "matroska", "libx264", "aac", "subrip")}, VAS)
+unusual({"text_track.mp4": partial(media, "mp4", "libx264", "", "mov_text")}, VS)
+unusual({"sidecar.mp4": MP4}, VAS, beside={".srt": CUE})
 
 
 # A stream may be there without a thing in it: absent, nothing is broken.
 hollow = _add("hollow: streams with nothing in them, or too little, are absent")
-hollow("no_samples.wav", wav(b""))
-hollow("one_sample.wav", wav(tone(1)), NOTHING, "audio of 1 samples")
-hollow("just_too_short.wav", wav(tone(399)), NOTHING, "audio of 399 samples")
-hollow("no_frames.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0), A)
-hollow("nothing_at_all.mp4", partial(media, "mp4", "mpeg4", "aac", frames=0, seconds=0.0), NOTHING, NEITHER)
-hollow("text_alone.mkv", partial(media, "matroska", subtitle="subrip"), NOTHING, NEITHER)
-hollow("wordless_sidecar.mp4", MP4, VA, beside={".srt": b""})
+hollow({"no_samples.wav": wav(b"")})
+hollow({"one_sample.wav": wav(tone(1))}, NOTHING, "audio of 1 samples")
+hollow({"just_too_short.wav": wav(tone(399))}, NOTHING, "audio of 399 samples")
+hollow({"no_frames.mp4": partial(media, "mp4", "mpeg4", "aac", frames=0)}, A)
+hollow(
+    {
+        "nothing_at_all.mp4": partial(media, "mp4", "mpeg4", "aac", frames=0, seconds=0.0),
+        "text_alone.mkv": partial(media, "matroska", subtitle="subrip"),
+    },
+    NOTHING,
+    NEITHER,
+)
+hollow({"wordless_sidecar.mp4": MP4}, VA, beside={".srt": b""})
 
 # What is cut off must be reported wherever the container says how much there should be; what came before it is read.
 truncated = _add("truncated: a copy or a download that broke off")
@@ -577,11 +648,7 @@ for name, source, answers in (
     ("index_first.mp4", FAST, {10: CUT, 50: HALF, 90: CUT, 99: CUT}),
     ("fragments.mp4", partial(MP4, encoder="g=5", muxer="movflags=frag_keyframe+empty_moov"), {50: CUT, 90: CUT}),
     ("cluster.mkv", MKV, {share: HALF for share in (10, 50, 90, 99)}),
-    (
-        "cluster.webm",
-        partial(WEBM, seconds=3.0, frames=30),
-        {50: HALF, 90: HALF},
-    ),
+    ("cluster.webm", partial(WEBM, seconds=3.0, frames=30), {50: HALF, 90: HALF}),
     ("riff.avi", AVI, {10: CUT, 50: CUT, 90: HALF}),
     ("packets.ts", partial(TS, encoder="g=5"), {10: CUT, 50: CUT, 90: CUT}),
     # these say nowhere how long they are: what came is all there is
@@ -593,141 +660,147 @@ for name, source, answers in (
     for share, (reads, *says) in answers.items():
         content = partial(lambda source, share: cut(source(), share / 100), source, share)
         perhaps = VA if (reads, *says) == CUT else NOTHING
-        truncated(f"{share}_percent_{name}", content, reads, *says, perhaps=perhaps)
-truncated("within_the_index.mp4", lambda: MP4()[: MP4().index(b"moov") + 300], *GONE)
-for name, source, size in (
-    ("header.mp4", MP4, 40),
-    ("header.mkv", MKV, 60),
-    ("header.avi", AVI, 40),
-    ("header.wav", partial(media, "wav", audio="pcm_s16le"), 30),
-    ("header.flac", FLAC, 30),
-    ("header.ts", TS, 100),
-):
-    truncated(
-        f"only_{name}",
-        partial(lambda source, size: source()[:size], source, size),
-        NOTHING,
-        f"{UNREADABLE}|{BROKEN}",
-    )
+        truncated({f"{share}_percent_{name}": content}, reads, *says, perhaps=perhaps)
+truncated({"within_the_index.mp4": lambda: MP4()[: MP4().index(b"moov") + 300]}, *GONE)
+truncated(
+    {
+        "only_header.mp4": lambda: MP4()[:40],
+        "only_header.mkv": lambda: MKV()[:60],
+        "only_header.avi": lambda: AVI()[:40],
+        "only_header.wav": lambda: media("wav", audio="pcm_s16le")[:30],
+        "only_header.flac": lambda: FLAC()[:30],
+        "only_header.ts": lambda: TS()[:100],
+    },
+    *CUT,
+)
 
 
 # Anything can be called .mp4.
 foreign = _add("foreign: no media at all, by a name of media")
-foreign("empty.mp4", b"", NOTHING, NO_MEDIA)
-foreign("noise.mp4", NOISE[:50_000], NOTHING, NO_MEDIA)
-foreign("text.mp4", b"Dear diary,\nthis is no video at all.\n" * 100, NOTHING, NO_MEDIA)
-foreign("html.mp4", b"<!DOCTYPE html><html><body>Sign in to watch this video</body></html>" * 30, NOTHING, NO_MEDIA)
-foreign("pdf.mp4", b"%PDF-1.7\n1 0 obj << /Type /Catalog >> endobj\n" + NOISE[:5000], NOTHING, NO_MEDIA)
-foreign("pickle.mp4", pickle.dumps({"weights": list(range(1000))}), NOTHING, NO_MEDIA)
-foreign("captions.mp4", CUE * 20, NOTHING, NO_MEDIA)
-foreign("picture.png.mp4", lambda: png(64, 64), NOTHING, NO_MEDIA)
-foreign("unfinished.mp4", box(b"ftyp", b"isom", bytes(4), b"isom"), NOTHING, NO_MEDIA)
+foreign(
+    {
+        "empty.mp4": b"",
+        "noise.mp4": NOISE[:50_000],
+        "text.mp4": b"Dear diary,\nthis is no video at all.\n" * 100,
+        "html.mp4": b"<!DOCTYPE html><html><body>Sign in to watch this video</body></html>" * 30,
+        "pdf.mp4": b"%PDF-1.7\n1 0 obj << /Type /Catalog >> endobj\n" + NOISE[:5000],
+        "pickle.mp4": pickle.dumps({"weights": list(range(1000))}),
+        "captions.mp4": CUE * 20,
+        "picture.png.mp4": lambda: png(64, 64),
+        "unfinished.mp4": box(b"ftyp", b"isom", bytes(4), b"isom"),
+    },
+    NOTHING,
+    NO_MEDIA,
+)
 
 
 # FFmpeg can render these, or follow what they name: the reader must not.
 LURE = "h264_aac.mp4"  # a good file beside them
 follows = _add("playlist: text that makes FFmpeg open other files and hosts")
 follows(
-    "hls.mp4", f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n{LURE}\n#EXT-X-ENDLIST\n".encode(), NOTHING, NO_MEDIA
-)
-follows("hls_file.ts", b"#EXTM3U\n#EXTINF:2.0,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n", NOTHING, NO_MEDIA)
-follows("concat.mp4", f"ffconcat version 1.0\nfile '{LURE}'\n".encode(), NOTHING, NO_MEDIA)
-follows(
-    "dash.mp4",
-    f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period>'
-    f'<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{LURE}</BaseURL>'
-    "</Representation></AdaptationSet></Period></MPD>".encode(),
+    {
+        "hls.mp4": f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2.0,\n{LURE}\n#EXT-X-ENDLIST\n".encode(),
+        "hls_file.ts": b"#EXTM3U\n#EXTINF:2.0,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n",
+        "concat.mp4": f"ffconcat version 1.0\nfile '{LURE}'\n".encode(),
+        "dash.mp4": f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period>'
+        f'<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1"><BaseURL>{LURE}</BaseURL>'
+        "</Representation></AdaptationSet></Period></MPD>".encode(),
+        "session.mp4": b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+        b"a=rtpmap:96 H264/90000\n",
+    },
     NOTHING,
     NO_MEDIA,
 )
-follows("session.mp4", b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
-    b"a=rtpmap:96 H264/90000\n", NOTHING, NO_MEDIA)  # fmt: skip
 follows(
-    "redirect.mov",
-    lambda: box(
-        b"moov",
-        box(
-            b"rmra",
-            box(b"rmda", box(b"rdrf", bytes(4), b"url ", struct.pack(">I", len(LURE) + 1), LURE.encode(), b"\x00")),
-        ),
-    ),
+    {
+        "redirect.mov": lambda: box(
+            b"moov",
+            box(
+                b"rmra",
+                box(
+                    b"rmda", box(b"rdrf", bytes(4), b"url ", struct.pack(">I", len(LURE) + 1), LURE.encode(), b"\x00")
+                ),
+            ),
+        )
+    },
     NOTHING,
     UNREADABLE,
 )
-for name, entry in (
-    ("reference_by_url.mov", lambda: box(b"url ", bytes(4), LURE.encode(), b"\x00")),
-    ("reference_by_file.mov", lambda: box(b"url ", bytes(4), b"file:///dev/zero\x00")),
-):
-    follows(
-        name,
-        partial(
-            lambda entry: put_box(
-                _without_samples(),
-                "moov/trak/mdia/minf/dinf/dref",
-                box(b"dref", bytes(4), b"\x00\x00\x00\x01", entry()),
-            ),
-            entry,
-        ),
-        NOTHING,
-        BROKEN,
-    )
-
-
-follows("linked_segment.mkv", lambda: matroska(*[media("mjpeg", "mjpeg", frames=1)] * 5, info=ebml(0x3E83BB, LURE) +
-    ebml(0x3EB923, NOISE[:16]) + ebml(0x73A4, NOISE[16:32])), V)  # fmt: skip
+follows(
+    {
+        "reference_by_url.mov": lambda: _referring(LURE.encode()),
+        "reference_by_file.mov": lambda: _referring(b"file:///dev/zero"),
+    },
+    NOTHING,
+    BROKEN,
+)
+follows(
+    {
+        "linked_segment.mkv": lambda: matroska(
+            *[media("mjpeg", "mjpeg", frames=1)] * 5,
+            info=ebml(0x3E83BB, LURE) + ebml(0x3EB923, NOISE[:16]) + ebml(0x73A4, NOISE[16:32]),
+        )
+    },
+    V,
+)
 
 # Bits flip on disks and in transfer: what decodes is kept, what does not is named.
 rotten = _add("bit rot: bytes that flipped somewhere")
-rotten("noise_in_the_picture.mp4", lambda: packets_damaged(MP4(), "video"), A, "video stream")
-rotten("noise_in_the_sound.mp4", lambda: packets_damaged(MP4(), "audio"), V, "audio stream")
+rotten({"noise_in_the_picture.mp4": lambda: packets_damaged(MP4(), "video")}, A, "video stream")
+rotten({"noise_in_the_sound.mp4": lambda: packets_damaged(MP4(), "audio")}, V, "audio stream")
 rotten(
-    "noise_in_both.mp4",
-    lambda: packets_damaged(packets_damaged(MP4(), "audio"), "video"),
+    {"noise_in_both.mp4": lambda: packets_damaged(packets_damaged(MP4(), "audio"), "video")},
     NOTHING,
     "video stream",
     "audio stream",
 )
 rotten(
-    "noise_in_the_middle.mp4",
-    lambda: noisy(FAST(), 0.5, 6000),
+    {"noise_in_the_middle.mp4": lambda: noisy(FAST(), 0.5, 6000)},
     VA,
     f"video stream.*{PARTLY}",
     f"audio stream.*{PARTLY}",
 )
-rotten("noise_in_the_middle.mp3", lambda: noisy(MP3(), 0.5, 1000), A, f"audio stream.*{PARTLY}")
-rotten("noise_in_the_middle.wav", lambda: noisy(media("wav", audio="pcm_s16le"), 0.5, 3000), A)
-rotten("flipped_header.mp4", lambda: flipped(FAST(), 0, 40, 1), NOTHING, NO_MEDIA)
-rotten("flipped_index.mp4", lambda: flipped(FAST(), 100, 3000, 7), NOTHING, ".")
-rotten("flipped_cues.mkv", lambda: flipped(MKV(), -200, None, 5), V, BROKEN, perhaps=A)
-rotten("flipped_everywhere.mp4", lambda: flipped(MP4(), 0, None, 97), NOTHING, ".", perhaps=VA)
-rotten("lost_start.ts", lambda: TS(encoder="g=5")[10_000:], VA)
+rotten({"noise_in_the_middle.mp3": lambda: noisy(MP3(), 0.5, 1000)}, A, f"audio stream.*{PARTLY}")
+rotten({"noise_in_the_middle.wav": lambda: noisy(media("wav", audio="pcm_s16le"), 0.5, 3000)}, A)
+rotten({"flipped_header.mp4": lambda: flipped(FAST(), 0, 40, 1)}, NOTHING, NO_MEDIA)
+rotten({"flipped_index.mp4": lambda: flipped(FAST(), 100, 3000, 7)}, NOTHING, ".")
+rotten({"flipped_cues.mkv": lambda: flipped(MKV(), -200, None, 5)}, V, BROKEN, perhaps=A)
+rotten({"flipped_everywhere.mp4": lambda: flipped(MP4(), 0, None, 97)}, NOTHING, ".", perhaps=VA)
+rotten({"lost_start.ts": lambda: TS(encoder="g=5")[10_000:]}, VA)
 rotten(
-    "no_keyframe_first.mkv",
-    lambda: remux(media("matroska", "libx264", encoder="g=10 bf=0"), "matroska", lambda packets: packets[3:]),
+    {
+        "no_keyframe_first.mkv": lambda: remux(
+            media("matroska", "libx264", encoder="g=10 bf=0"), "matroska", lambda packets: packets[3:]
+        ),
+        "size_changes.ts": lambda: (
+            media("mpegts", "mpeg2video", rate=25) + media("mpegts", "mpeg2video", rate=25, size=(96, 96))
+        ),
+    },
     V,
 )
 rotten(
-    "no_keyframe_at_all.mkv",
-    lambda: remux(
-        media("matroska", "libx264", encoder="g=100 bf=0 sc_threshold=0"), "matroska", lambda packets: packets[3:]
-    ),
+    {
+        "no_keyframe_at_all.mkv": lambda: remux(
+            media("matroska", "libx264", encoder="g=100 bf=0 sc_threshold=0"), "matroska", lambda packets: packets[3:]
+        )
+    },
     NOTHING,
     "video stream",
-)
-rotten(
-    "size_changes.ts",
-    lambda: media("mpegts", "mpeg2video", rate=25) + media("mpegts", "mpeg2video", rate=25, size=(96, 96)),
-    V,
 )
 
 # Sizes, counts and offsets that somebody else wrote: none may cost memory, time or another file.
 STBL = "moov/trak/mdia/minf/stbl"
-MOST = b"\xff\xff\xff\xff"
+MOST, LAST = b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"
+
+
+def _lying(path: str, offset: int, value: bytes, source: Callable[[], bytes] = FAST) -> Callable[[], bytes]:
+    return lambda: set_box(source(), path, offset, value)
+
+
 lies = _add("lies: boxes, tables and headers that claim what is not so")
-lies("no_index.mp4", lambda: MP4()[: _find_box(MP4(), "moov")[0][0]], NOTHING, NO_MEDIA)
+lies({"no_index.mp4": lambda: MP4()[: _find_box(MP4(), "moov")[0][0]]}, NOTHING, NO_MEDIA)
 lies(
-    "no_samples.mp4",
-    lambda: box(b"ftyp", b"isom", bytes(4)) + MP4()[_find_box(MP4(), "moov")[0][0] :],
+    {"no_samples.mp4": lambda: box(b"ftyp", b"isom", bytes(4)) + MP4()[_find_box(MP4(), "moov")[0][0] :]},
     NOTHING,
     BROKEN,
     BROKEN,
@@ -747,12 +820,8 @@ for name, size in (
         path = {"moov": "moov", "trak": "moov/trak"}.get(step, f"{STBL}/{step}")
         if name == "seven":
             answer = (A, "no decoder") if step == "stsd" else (NOTHING, UNREADABLE)
-        lies(
-            f"{name}_size_of_{step}.mp4",
-            partial(lambda path, size: set_box(MP4(), path, 0, size), path, size),
-            *answer,
-        )
-lies("box_inside_itself.mp4", lambda: set_box(MP4(), "moov/trak", 0, struct.pack(">I", len(MP4()))), V)
+        lies({f"{name}_size_of_{step}.mp4": _lying(path, 0, size, MP4)}, *answer)
+lies({"box_inside_itself.mp4": lambda: set_box(MP4(), "moov/trak", 0, struct.pack(">I", len(MP4())))}, V)
 for table, offset, answer in (
     ("stsz", 16, (NOTHING, NO_MEDIA)),
     ("stts", 12, (NOTHING, f"{NO_MEDIA}|{MEMORY}")),
@@ -762,87 +831,108 @@ for table, offset, answer in (
     ("ctts", 12, (NOTHING, NO_MEDIA)),
     ("stsd", 12, (NOTHING, NO_MEDIA)),
 ):
-    content = partial(lambda table, offset: set_box(FAST(), f"{STBL}/{table}", offset, MOST), table, offset)
-    lies(f"entries_of_{table}.mp4", content, *answer)
+    lies({f"entries_of_{table}.mp4": _lying(f"{STBL}/{table}", offset, MOST)}, *answer)
 lies(
-    "samples_of_one_size.mp4",
-    lambda: set_box(FAST(), f"{STBL}/stsz", 12, b"\x00\x00\x00\x01" + MOST),
+    {
+        "samples_of_one_size.mp4": _lying(f"{STBL}/stsz", 12, b"\x00\x00\x00\x01" + MOST),
+        "settings_of_noise.mp4": lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30),
+    },
     A,
     "video stream",
 )
-lies("duration_of_a_frame.mp4", lambda: set_box(FAST(), f"{STBL}/stts", 20, b"\x7f" + MOST[1:]), A, DURATION)
-lies("frame_order.mp4", lambda: set_box(FAST(), f"{STBL}/ctts", 20, b"\x7f" + MOST[1:]), A, "video stream", perhaps=V)
-lies("samples_elsewhere.mp4", lambda: set_box(FAST(), f"{STBL}/stco", 16, b"\x7f" + MOST[1:]), A, BROKEN)
-lies("edit_beyond_the_end.mp4", lambda: set_box(FAST(), "moov/trak/edts/elst", 20, b"\x7f" + MOST[1:]), A, ".")
-lies("unknown_codec.mp4", lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00"), A, "no decoder|unknown")
-lies("no_codec_settings.mp4", lambda: swapped(FAST(), b"avcC", b"free"), NOTHING, NO_MEDIA)
-lies("settings_of_noise.mp4", lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30), A, "video stream")
-lies("size_of_the_picture.mp4", lambda: set_box(FAST(), f"{STBL}/stsd", 16 + 32, MOST), VA)
-lies("compressed_index.mov", lambda: _bomb(), NOTHING, f"{UNREADABLE}|{MEMORY}")
+lies({"duration_of_a_frame.mp4": _lying(f"{STBL}/stts", 20, LAST)}, A, DURATION)
+lies({"frame_order.mp4": _lying(f"{STBL}/ctts", 20, LAST)}, A, "video stream", perhaps=V)
+lies({"samples_elsewhere.mp4": _lying(f"{STBL}/stco", 16, LAST)}, A, BROKEN)
+lies({"edit_beyond_the_end.mp4": _lying("moov/trak/edts/elst", 20, LAST)}, A, ".")
+lies({"unknown_codec.mp4": lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00")}, A, "no decoder|unknown")
+lies({"no_codec_settings.mp4": lambda: swapped(FAST(), b"avcC", b"free")}, NOTHING, NO_MEDIA)
+lies({"size_of_the_picture.mp4": _lying(f"{STBL}/stsd", 16 + 32, MOST)}, VA)
+lies({"compressed_index.mov": _bomb}, NOTHING, f"{UNREADABLE}|{MEMORY}")
 lies(
-    "packed_blocks.mkv",
-    lambda: matroska(*map(zlib.compress, (jpeg(64, 64), bytes(50_000_000), jpeg(64, 64))), track=_packing(0)),
+    {
+        "packed_blocks.mkv": lambda: matroska(
+            *map(zlib.compress, (jpeg(64, 64), bytes(50_000_000), jpeg(64, 64))), track=_packing(0)
+        )
+    },
     NOTHING,
     "video stream",
     perhaps=V,
 )
-lies("unknown_codec.mkv", lambda: matroska(*[NOISE[:500]] * 3, codec="V_NOBODY/KNOWS"), NOTHING, "no decoder")
+lies({"unknown_codec.mkv": lambda: matroska(*[NOISE[:500]] * 3, codec="V_NOBODY/KNOWS")}, NOTHING, "no decoder")
+lies({"no_index.avi": lambda: AVI()[: AVI().index(b"idx1")]}, *HALF)
+lies({"samples_of.flac": lambda: _flac(22, MOST)}, A, SHORT)
 lies(
-    "no_index.avi",
-    lambda: AVI()[: AVI().index(b"idx1")],
-    *HALF,
+    {
+        "4_gb.wav": lambda: wav(tone(16_000), claim=2**32 - 20),
+        "slow.wav": lambda: wav(tone(4000), rate=1),  # more than an hour
+    },
+    A,
 )
-lies("samples_of.flac", lambda: _flac(22, MOST), A, SHORT)
-lies("4_gb.wav", lambda: wav(tone(16_000), claim=2**32 - 20), A)
-lies("no_channels.wav", lambda: wav(tone(16_000), channels=0, align=2), NOTHING, ".")
-lies("rate.wav", lambda: wav(tone(16_000), rate=2**32 - 1), NOTHING, ".")
-lies("slow.wav", lambda: wav(tone(4000), rate=1), A)  # more than an hour
+lies(
+    {
+        "no_channels.wav": lambda: wav(tone(16_000), channels=0, align=2),
+        "rate.wav": lambda: wav(tone(16_000), rate=2**32 - 1),
+    },
+    NOTHING,
+    ".",
+)
 
 
 # Little on disk, much in memory or in time.
 bombs = _add("bomb: small files that are large, or long, when they are decoded")
 bombs(
-    "8192_by_8192.mp4",
-    lambda: media("mp4", "libx264", frames=1, size=(8192, 8192), encoder="preset=ultrafast", is_black=True),
+    {
+        "8192_by_8192.mp4": lambda: media(
+            "mp4", "libx264", frames=1, size=(8192, 8192), encoder="preset=ultrafast", is_black=True
+        ),
+        "8192_by_8192.mkv": lambda: matroska(
+            *[png(8192, 8192)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 8192)
+        ),
+        "16000_by_16000.gif": gif(16_000, 16_000, 20),
+    },
     NOTHING,
     PIXELS,
 )
+bombs({"16000_by_16000.mkv": lambda: matroska(*[jpeg(16_000, 16_000)] * 5)}, NOTHING, ".")
 bombs(
-    "8192_by_8192.mkv",
-    lambda: matroska(*[png(8192, 8192)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 8192)),
-    NOTHING,
-    PIXELS,
-)
-bombs("16000_by_16000.mkv", lambda: matroska(*[jpeg(16_000, 16_000)] * 5), NOTHING, ".")
-bombs("16000_by_16000.gif", gif(16_000, 16_000, 20), NOTHING, PIXELS)
-bombs(
-    "grows.mkv",
-    lambda: matroska(png(64, 64), *[png(16_384, 16_384)] * 3, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)),
+    {
+        "grows.mkv": lambda: matroska(
+            png(64, 64), *[png(16_384, 16_384)] * 3, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)
+        )
+    },
     V,
     f"3 of 4 frames {PARTLY}",
 )
 bombs(
-    "just_within.mkv", lambda: matroska(*[png(5900, 5900)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)), V
+    {
+        "just_within.mkv": lambda: matroska(
+            *[png(5900, 5900)] * 8, codec="V_MS/VFW/FOURCC", track=_bitmap(b"MPNG", 64)
+        ),
+        "many_pictures.gif": gif(2000, 2000, 500),
+    },
+    V,
 )
-bombs("many_pictures.gif", gif(2000, 2000, 500), V)
-bombs("ten_hours.mp3", lambda: _silent_mp3() * math.ceil(36_000 / 0.072), SILENT)
+bombs({"ten_hours.mp3": lambda: _silent_mp3() * math.ceil(36_000 / 0.072)}, SILENT)
 _add_path(
     "bomb: small files that are large, or long, when they are decoded",
     "ten_hours.wav",
-    lambda path: _sparse_wav(path),
+    _sparse_wav,
     A,
 )
 
 
 # Values, times and tags at the ends of their ranges.
 extreme = _add("extreme: samples, times and tags that no recorder writes")
-extreme("not_a_number.wav", lambda: wav(np.full(16_000, np.nan, "<f4").tobytes(), code=3, bits=32), A)
 extreme(
-    "mixed_with_nan.wav",
-    lambda: wav(np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4").tobytes(), code=3, bits=32),
+    {
+        "not_a_number.wav": lambda: wav(np.full(16_000, np.nan, "<f4").tobytes(), code=3, bits=32),
+        "mixed_with_nan.wav": lambda: wav(
+            np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4").tobytes(), code=3, bits=32
+        ),
+    },
     A,
 )
-extreme("overflowing_times.mkv", lambda: remux(MKV(), "matroska", partial(_shifted, seconds=2**43 / 1000)), VA)
+extreme({"overflowing_times.mkv": lambda: remux(MKV(), "matroska", partial(_shifted, seconds=2**43 / 1000))}, VA)
 for name, text in (
     ("absurd", f"{'9' * 400}:00:00.0"),
     ("negative", "-1:00:00.0"),
@@ -850,72 +940,84 @@ for name, text in (
     ("empty", ""),
 ):
     tag = (("DURATION", text),)
-    extreme(f"duration_{name}.ogg", partial(media, "ogg", audio="flac", tags=tag), A)
-    extreme(f"duration_{name}.nut", partial(media, "nut", "mpeg4", tags=tag), V)
-extreme("duration_absurd.mkv", lambda: _retagged("9" * 18), VA)
-extreme("duration_longer.mkv", lambda: _retagged("99:59:59.000000000"), VA)
-extreme("title_of_a_megabyte.mkv", partial(MKV, metadata=(("title", "x" * 1_000_000),)), VA)
-extreme("title_of_controls.mp4", partial(MP4, metadata=(("title", "\x1b]0;owned\x07\x1b[31m\r\n\t\x7f"),)), VA)
+    extreme({f"duration_{name}.ogg": partial(media, "ogg", audio="flac", tags=tag)}, A)
+    extreme({f"duration_{name}.nut": partial(media, "nut", "mpeg4", tags=tag)}, V)
 extreme(
-    "title_not_utf8.mkv",
-    lambda: swapped(MKV(metadata=(("title", "ABCDEFGH"),)), b"ABCDEFGH", b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0"),
+    {
+        "duration_absurd.mkv": lambda: _retagged("9" * 18),
+        "duration_longer.mkv": lambda: _retagged("99:59:59.000000000"),
+        "title_of_a_megabyte.mkv": partial(MKV, metadata=(("title", "x" * 1_000_000),)),
+        "title_of_controls.mp4": partial(MP4, metadata=(("title", "\x1b]0;owned\x07\x1b[31m\r\n\t\x7f"),)),
+        "title_not_utf8.mkv": lambda: swapped(
+            MKV(metadata=(("title", "ABCDEFGH"),)), b"ABCDEFGH", b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0"
+        ),
+    },
     VA,
 )
 
 
 # Subtitles beside a clip and inside it; what is wrong with them costs the clip nothing else.
 text = _add("subtitles: files beside a clip and tracks inside, right, wrong and hostile")
-for name, content, answer in (
-    ("utf16", CUE.decode().encode("utf-16"), (VAS,)),
-    ("latin1", CUE.replace(b"hello", b"caf\xe9"), (VAS,)),
-    ("mark", b"\xef\xbb\xbf" + CUE, (VAS,)),
-    ("carriage_returns", CUE.replace(b"\n", b"\r\n"), (VAS,)),
-    ("digits", b"1\n2\n3\n4\n", (VA, "no cue")),
-    ("prose", b"Dear diary,\nno times here.\n", (VA, "no cue")),
-    ("binary", NOISE[:20_000], (VA, "UTF-8")),
-    ("zeros", bytes(20_000), (VA, "no cue")),
-    ("controls", CUE.replace(b"hello", b"\x1b[31mhello\x07"), (VAS,)),
-    ("numbers_of_millions", CUE.replace(b"00:00:01", b"9" * 5000 + b":00:01"), (VA, "no cue")),
-    ("angle_brackets", CUE.replace(b"hello", b"<b " * 300_000), (VAS,)),
-    ("closing_brackets", CUE.replace(b"hello", b"</" * 400_000), (VAS,)),
-    ("braces", CUE.replace(b"hello", b"{\\" * 400_000), (VAS,)),
-    ("entities", CUE.replace(b"hello", b"&#1114111;&lt;&#0;&#99999999999999999999;&" * 20_000), (VAS,)),
-    ("spaces", CUE.replace(b"00:00:00", b" " * 1_000_000 + b"00:00:00"), (VAS,)),
-    ("arrows", b"--> " * 500_000, (VA, "no cue")),
-    ("one_line_of_20_mb", CUE + b"la " * 7_000_000, (VA, MEMORY)),
-    (
-        "million_cues",
-        lambda path: path.write_bytes(
+for answer, contents in {
+    (VAS,): {
+        "utf16": CUE.decode().encode("utf-16"),
+        "latin1": CUE.replace(b"hello", b"caf\xe9"),
+        "mark": b"\xef\xbb\xbf" + CUE,
+        "carriage_returns": CUE.replace(b"\n", b"\r\n"),
+        "controls": CUE.replace(b"hello", b"\x1b[31mhello\x07"),
+        "angle_brackets": CUE.replace(b"hello", b"<b " * 300_000),
+        "closing_brackets": CUE.replace(b"hello", b"</" * 400_000),
+        "braces": CUE.replace(b"hello", b"{\\" * 400_000),
+        "entities": CUE.replace(b"hello", b"&#1114111;&lt;&#0;&#99999999999999999999;&" * 20_000),
+        "spaces": CUE.replace(b"00:00:00", b" " * 1_000_000 + b"00:00:00"),
+    },
+    (VA, "no cue"): {
+        "digits": b"1\n2\n3\n4\n",
+        "prose": b"Dear diary,\nno times here.\n",
+        "zeros": bytes(20_000),
+        "numbers_of_millions": CUE.replace(b"00:00:01", b"9" * 5000 + b":00:01"),
+        "arrows": b"--> " * 500_000,
+    },
+    (VA, "UTF-8"): {
+        "binary": NOISE[:20_000],
+    },
+    (VA, MEMORY): {
+        "one_line_of_20_mb": CUE + b"la " * 7_000_000,
+        "million_cues": lambda path: path.write_bytes(
             b"".join(b"%d\n00:00:00,000 --> 00:00:01,000\nla %d\n\n" % (n, n) for n in range(1_000_000))
         ),
-        (VA, MEMORY),
-    ),
-):
-    text(f"srt_{name}.mp4", MP4, *answer, beside={".srt": content})
-text("vtt_plain.mp4", MP4, VAS, beside={".vtt": b"WEBVTT\n\n00:00.000 --> 00:01.000\n<v Karin>hello\n"})
-text("vtt_styles.mp4", MP4, VA, beside={".vtt": b"WEBVTT\n\nSTYLE\n::cue { color: red }\n\nNOTE " + b"x " * 100_000})
-text("srt_of_zero.mp4", MP4, VA, IRREGULAR, beside={".srt": lambda path: path.symlink_to("/dev/zero")})
-text("srt_fifo.mp4", MP4, VA, IRREGULAR, beside={".srt": os.mkfifo})
-text("srt_of_passwords.mp4", MP4, VA, "no cue", beside={".srt": lambda path: path.symlink_to("/etc/passwd")})
+    },
+}.items():
+    for name, content in contents.items():
+        text({f"srt_{name}.mp4": MP4}, *answer, beside={".srt": content})
+text({"vtt_plain.mp4": MP4}, VAS, beside={".vtt": b"WEBVTT\n\n00:00.000 --> 00:01.000\n<v Karin>hello\n"})
+text({"vtt_styles.mp4": MP4}, VA, beside={".vtt": b"WEBVTT\n\nSTYLE\n::cue { color: red }\n\nNOTE " + b"x " * 100_000})
+text({"srt_of_zero.mp4": MP4}, VA, IRREGULAR, beside={".srt": partial(os.symlink, "/dev/zero")})
+text({"srt_fifo.mp4": MP4}, VA, IRREGULAR, beside={".srt": os.mkfifo})
+text({"srt_of_passwords.mp4": MP4}, VA, "no cue", beside={".srt": partial(os.symlink, "/etc/passwd")})
 text(
-    "track_not_utf8.mkv",
-    lambda: swapped(
-        media("matroska", "libx264", "", "subrip", lines=("ABCDEFGH",)),
-        b"ABCDEFGH",
-        b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0",
-    ),
+    {
+        "track_not_utf8.mkv": lambda: swapped(
+            media("matroska", "libx264", "", "subrip", lines=("ABCDEFGH",)),
+            b"ABCDEFGH",
+            b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0",
+        )
+    },
     V,
     "subtitle stream|subtitle track",
 )
 text(
-    "track_of_drawings.mkv",
-    partial(media, "matroska", "libx264", "", "ass", lines=("{\\p1}m 0 0 l 100 0 100 100{\\p0}",)),
+    {
+        "track_of_drawings.mkv": partial(
+            media, "matroska", "libx264", "", "ass", lines=("{\\p1}m 0 0 l 100 0 100 100{\\p0}",)
+        )
+    },
     V,
 )
 
 # Names that terminals, shells, protocols and encodings trip over; the content is good.
 named = _add("names: good files with names that something trips over")
-for name in (
+NAMES = (
     "-y.mp4",
     "a:b.mp4",
     "concat:a|b.mp4",
@@ -936,24 +1038,23 @@ for name in (
     "*?[a-z]{b}.mp4",
     "back\\slash.mp4",
     "<b>&amp;.mp4",
-):
-    named(name, MP4, VA)
-named("broken \x1b[2J\nname.mp4", b"no video", NOTHING, NO_MEDIA)
-named("x" * 251 + ".mkv", b"no video", NOTHING, NO_MEDIA)
+)
+named(dict.fromkeys(NAMES, MP4), VA)
+named(dict.fromkeys(("broken \x1b[2J\nname.mp4", "x" * 251 + ".mkv"), b"no video"), NOTHING, NO_MEDIA)
 
 # What is no regular file must not be opened: reading it may never end, or begin something.
 special = partial(_add_path, "no regular file: reading it may never end")
 special("pipe.mp4", os.mkfifo, NOTHING, IRREGULAR)
 special("socket.mp4", lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), NOTHING, IRREGULAR)
-special("zero.mp4", lambda path: path.symlink_to("/dev/zero"), NOTHING, IRREGULAR)
-special("terminal.mp4", lambda path: path.symlink_to("/dev/tty"), NOTHING, IRREGULAR)
-special("nowhere.mp4", lambda path: path.symlink_to("no such file.mp4"), NOTHING, "No such")
+special("zero.mp4", partial(os.symlink, "/dev/zero"), NOTHING, IRREGULAR)
+special("terminal.mp4", partial(os.symlink, "/dev/tty"), NOTHING, IRREGULAR)
+special("nowhere.mp4", partial(os.symlink, "no such file.mp4"), NOTHING, "No such")
 special(
     "link_to_itself.mp4", lambda path: path.symlink_to(path.name), NOTHING, "No such|Too many levels|symbolic links"
 )
-special("folder.mp4", lambda path: path.mkdir(), NOTHING, IRREGULAR, is_listed=False)
+special("folder.mp4", os.mkdir, NOTHING, IRREGULAR, is_listed=False)
 special("vanished.mp4", lambda path: None, NOTHING, "No such", is_listed=False)
-special("link.mp4", lambda path: path.symlink_to("h264_aac.mp4"), VA, is_listed=False)
+special("link.mp4", partial(os.symlink, "h264_aac.mp4"), VA, is_listed=False)
 special("second_name.mp4", lambda path: os.link(path.with_name("h264_aac.mp4"), path), VA)
 special(
     "private.mp4",
