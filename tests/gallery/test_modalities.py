@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import MADE_BY, make_queries
 
 NAMES = ("video", "audio", "subtitle", "title", "on_screen")
@@ -27,23 +26,6 @@ def write(folder, clips, modalities=NAMES, dtype="float32", **reported):
         writer.put_clips(*clips)
         writer.commit()
     return Gallery.open(folder)
-
-
-@pytest.mark.parametrize("modalities", [NAMES[:number] for number in (1, 2, 4, 5)] + [("title", "mood")], ids=len)
-def test_names_are_those_of_columns_hits_and_filters(tmp_path, modalities):
-    names, embeds, mask = clips = make(70, modalities)
-    gallery, queries = write(tmp_path, clips, modalities), make_queries(6)
-    assert gallery.modalities == modalities and torch.equal(gallery.modality_mask, mask)
-    assert gallery.metadata["modalities"] == list(modalities) == gallery.facts()["columns"]
-    expected = retrieval_scores(queries.double(), embeds.double(), mask, method="scalar", modalities=modalities)
-    for hits, scores in zip(gallery.search(queries, 20), expected, strict=True):
-        best = scores.topk(20)
-        assert [hit.clip_id for hit in hits] == [names[row] for row in best.indices.tolist()]
-        assert torch.allclose(torch.tensor([hit.score for hit in hits]).double(), best.values, atol=1e-6)
-        for hit in hits:
-            assert tuple(hit.presence) == tuple(hit.weights) == modalities
-            assert sum(hit.weights.values()) == pytest.approx(1)
-    assert gallery.verify() > 0 and Gallery.open(tmp_path).facts() == gallery.facts()
 
 
 def test_the_name_of_a_modality_is_a_score_its_cosine(tmp_path):

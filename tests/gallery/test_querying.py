@@ -19,7 +19,7 @@ from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
-from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
+from tests.gallery.conftest import DIM, make_clips, write
 from tests.media_corpus import media
 
 
@@ -152,17 +152,6 @@ def test_clips_like_one_are_those_of_its_centroid_without_itself(tmp_path, metho
         assert [hit.score for hit in hits] == pytest.approx(best.values[:count].tolist(), abs=5e-6)
         assert [hit.clip_id for hit in hits] == [names[others[place]] for place in best.indices[:count].tolist()]
         assert hits.like == name and hits.query is None
-
-
-def test_scales_that_fit_modalities_to_words_do_not_count_between_clips(tmp_path):
-    plain = write(tmp_path / "a", make_clips(14))
-    with GalleryWriter(tmp_path / "b", "float32") as writer:
-        writer.metadata = MADE_BY | {"score_options": {"modality_scale": [1.0, 5.0, 1.0]}}
-        writer.put_clips(*make_clips(14))
-        writer.commit()
-    scaled, name = Gallery.open(tmp_path / "b"), plain.clip_ids[6]
-    assert scaled.search(like=name) == plain.search(like=name)
-    assert scaled.search(make_queries(1)) != plain.search(make_queries(1))
 
 
 def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_path):

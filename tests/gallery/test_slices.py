@@ -130,20 +130,6 @@ def test_a_modality_is_stored_as_wide_as_its_slice_and_read_with_the_zeros(tmp_p
     assert (gram[:, 0, 1:] == 0).all() and (gram[:, 1, 2] != 0).any()
 
 
-def test_a_clip_of_four_modalities_takes_its_own_widths(tmp_path):
-    slices = [[0, 768], [768, 1280], [1280, 1664], [1280, 1664]]
-    write(tmp_path / "gallery", make(20, slices), slices)
-    names, embeds, mask = make(20, slices)
-    with GalleryWriter(tmp_path / "dense", "float32") as writer:
-        writer.metadata = MADE_BY | {"modalities": NAMES}
-        writer.put_clips(names, embeds, mask)
-        writer.commit()
-    sizes = []
-    for name in ("gallery", "dense"):
-        sizes.append(sum(path.stat().st_size for path in (tmp_path / name / "clips").glob("*.arrow")) / 20)
-    assert sizes[0] < 2048 * 5 + 1000 and sizes[1] > 6656 * 5
-
-
 def test_vectors_that_are_not_zero_outside_their_slices_are_refused(tmp_path):
     names, embeds, _ = make(3)
     outside = embeds.clone()
