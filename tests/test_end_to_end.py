@@ -47,14 +47,6 @@ def line(command, tmp_path_factory):
     return folder, adapter
 
 
-def test_training_leaves_an_adapter_with_its_processor(line):
-    folder, _ = line
-    names = {path.name for path in (folder / "adapter").iterdir()}
-    assert {"adapter_model.safetensors", "adapter_config.json", "processor_config.json", "tokenizer.json"} <= names
-    size = (folder / "adapter" / "adapter_model.safetensors").stat().st_size
-    assert size < (folder / "backbone" / "model.safetensors").stat().st_size
-
-
 def test_ctrl_c_leaves_a_checkpoint_to_resume_from(line, command, commands):
     """As in a terminal: the signal reaches the launcher and the training process."""
     folder, adapter = line
@@ -98,21 +90,3 @@ def test_evaluation_writes_one_json_with_everything(line, command):
     assert (folder / "results" / "results.png").stat().st_size > 5000
     table = (folder / "results" / "report" / "tables.md").read_text()
     assert "## Second stage" in table and table.splitlines()[0] in run.stdout
-
-
-def test_search_indexes_and_answers(line, command):
-    folder, _ = line
-    gallery = folder / "gallery"
-    command(
-        "-m",
-        "scalar_retrieval.search",
-        "index",
-        folder / "data" / "test",
-        "--model",
-        folder / "adapter",
-        "--output",
-        gallery,
-    )
-    run = command("-m", "scalar_retrieval.search", "query", gallery, "a red star", "-k", "3", "--json")
-    hits = json.loads(run.stdout)[0]["hits"]
-    assert [hit["rank"] for hit in hits] == [1, 2, 3] and all(hit["path"].endswith(".mp4") for hit in hits)

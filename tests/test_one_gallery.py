@@ -81,24 +81,20 @@ def test_what_search_indexes_is_evaluated_published_and_searched_as_it_was_publi
     assert_close(shown, [{os.path.join(data, "test", os.path.basename(k)): v for k, v in e.items()} for e in expected])
 
 
-def test_what_evaluation_embeds_is_published_with_its_captions_and_evaluated_again(data, tiny_model_dir, tmp_path):
-    source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
-    run(eval_app, "embed", *source, "--output", tmp_path / "embedded")
-    push = ["user/gallery", "--dry-run", tmp_path / "published"]
-    run(hub_app, "gallery", tmp_path / "embedded", *push)
-    metrics = []
-    for name in ("embedded", "published"):
-        run(eval_app, "run", "--embeddings", tmp_path / name, "--output", tmp_path / "results" / name)
-        metrics.append(json.loads((tmp_path / "results" / name / "results.json").read_text())["retrieval"])
-    assert metrics[0] == metrics[1]
-
-
-def test_what_evaluation_embeds_is_searched_by_its_captions(data, tiny_model_dir, tmp_path):
+def test_what_evaluation_embeds_is_searched_and_published_with_its_captions_and_evaluated(
+    data, tiny_model_dir, tmp_path
+):
     folder = tmp_path / "embedded"
     source = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", data]
     run(eval_app, "embed", *source, "--output", folder)
     embeddings = Embeddings.load(folder)
     assert embeddings.modality_embeds.dtype == torch.float16
     assert_close(hits_of(folder, embeddings.captions), scores_of(embeddings))
-    run(eval_app, "run", "--embeddings", folder, "--output", tmp_path / "results")
     assert f"queries: {len(embeddings.captions)}" in run(search_app, "info", folder).stdout
+    push = ["user/gallery", "--dry-run", tmp_path / "published"]
+    run(hub_app, "gallery", folder, *push)
+    metrics = []
+    for name in ("embedded", "published"):
+        run(eval_app, "run", "--embeddings", tmp_path / name, "--output", tmp_path / "results" / name)
+        metrics.append(json.loads((tmp_path / "results" / name / "results.json").read_text())["retrieval"])
+    assert metrics[0] == metrics[1]

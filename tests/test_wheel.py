@@ -1,6 +1,5 @@
 """What is installed: the rooms, with all they read, and the recipes; nothing that only developers need."""
 
-import configparser
 import tarfile
 from zipfile import ZipFile
 
@@ -44,13 +43,6 @@ def test_it_holds_the_recipes_and_the_small_backbone(wheel):
 def test_it_holds_nothing_else(wheel):
     assert {path.name for path in wheel.iterdir()} == {*ROOMS, "recipes", "__init__.py", "py.typed"}
     assert {path.suffix or path.name for path in wheel.parent.iterdir()} == {"scalar_retrieval", ".dist-info"}
-
-
-def test_it_installs_the_command(wheel):
-    (file,) = wheel.parent.glob("*.dist-info/entry_points.txt")
-    entries = configparser.ConfigParser()
-    entries.read(file)
-    assert dict(entries["console_scripts"]) == {"scalar": "scalar_retrieval.commands.scalar:main"}
 
 
 def test_an_sdist_holds_files_and_no_links_and_builds_the_same_wheel(wheel, tmp_path):

@@ -74,20 +74,6 @@ def test_only_copies_that_may_be_found_count(tmp_path):
     assert reported(hits)[0] == (1, "/clips/2.mp4", ("/clips/3.mp4",))
 
 
-def test_windows_are_copies_at_the_same_seconds_and_files_by_their_best_window(tmp_path):
-    names = [f"/clips/{file}.mp4#t={span}" for file in "xyz" for span in ("0,2", "2,4", "4")]
-    hashes = [file for file in "aab" for _ in range(3)]
-    gallery, query = write(tmp_path / "gallery", hashes, names, segment=2), vectors(1, 1)[:, 0]
-    (everything,) = gallery.search(query, 9)
-    (hits,) = gallery.search(query, 9, unique=True)
-    assert reported(hits) == without_copies(gallery, everything, hashes) and len(hits) == 6
-    (hits,) = gallery.search(query, 2, unique=True, per_file=True)
-    assert [hit.place.path for hit in hits] in (["/clips/x.mp4", "/clips/z.mp4"], ["/clips/z.mp4", "/clips/x.mp4"])
-    (copied,) = (hit for hit in hits if hit.copies)
-    assert copied.copies == (copied.clip_id.replace("x.mp4", "y.mp4"),)
-    assert any(line.strip() == "and 1 copy: y.mp4" for line in hits.lines())
-
-
 def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without_its_copies(tmp_path):
     draw, num_further = random.Random(0), 0
     for number in range(15):
@@ -104,7 +90,19 @@ def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without
         for _, name, copies in without_copies(gallery, everything, hashes):
             best.setdefault(name.partition("#")[0], (name, copies))
         for k in (1, 2, 5, 12):
+            (hits,) = gallery.search(query, k, unique=True, allowed=allowed)
+            assert reported(hits) == without_copies(gallery, everything, hashes)[:k]
             (hits,) = gallery.search(query, k, per_file=True, unique=True, allowed=allowed)
             assert [(hit.clip_id, hit.copies) for hit in hits] == list(best.values())[:k]
             num_further += len({hit.place.path for hit in everything[:k]}) < len(hits)
     assert num_further > 10  # further windows were ranked
+
+
+def test_few_searches_are_made_where_a_file_has_most_windows(tmp_path, monkeypatch):
+    names = [f"/clips/{file}.mp4#t={start},{start + 1}" for file in range(6) for start in range(5 if file else 200)]
+    gallery, query = write(tmp_path / "gallery", names, names, segment=1), vectors(1, 1)[:, 0]
+    sizes, rank = [], gallery.searcher.rank
+    monkeypatch.setattr(gallery.searcher, "rank", lambda q, k, *rest: sizes.append(k) or rank(q, k, *rest))
+    for k in (1, 3, 6, 9):
+        assert len(gallery.search(query, k, per_file=True)[0]) == min(k, 6)
+    assert max(sizes) == 9 and len(sizes) < 20  # not by ranking all windows

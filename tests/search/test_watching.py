@@ -210,14 +210,3 @@ def test_a_folder_that_is_moved_while_it_is_listed_keeps_its_clips(place, monkey
 
     result = watching(monkeypatch, nothing, move, moved, nothing, nothing)
     assert "removed" not in result.stdout and "1 moved" in result.stdout
-
-
-def test_what_cannot_be_watched_is_reported(place):  # noqa: F811
-    (place / "list.csv").write_text("path\nclips/cat.mp4\n")
-    arguments = ("--model", "model", "--output", "gallery")
-    assert "`watch` takes folders" in run("index", "list.csv", *arguments, "--watch", code=1).stderr
-
-
-def test_index_counts_what_clips_lack(place):  # noqa: F811
-    lines = run("index", "clips", "--model", "model", "--output", "gallery").stdout.splitlines()
-    assert lines[-1] == "in the gallery, 1 without video, 2 without subtitle"
