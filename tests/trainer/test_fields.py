@@ -1,6 +1,7 @@
 """Every field of transformers' TrainingArguments has its effect, is harmless, or is refused by name."""
 
 import inspect
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.modeling_scalar import MODALITIES
+from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
 from tests.trainer.test_scalar_trainer import EVAL_ROWS, Affinities, make_trainer
@@ -138,6 +139,7 @@ def embedded(monkeypatch):
     sizes = []
 
     def embed(model, processor, rows, batch_size, progress):
+        assert isinstance(model, ScalarModel)  # without its adapter around it
         sizes.append(batch_size)
         texts = torch.eye(4)
         modalities = torch.zeros(4, 3, 4)
@@ -241,6 +243,7 @@ def test_the_metrics_are_those_of_an_evaluation(tmp_path, embedded):
     assert measured.keys() == {f"eval_{name}" for name in METRICS} | {"epoch"}
     both = measured["eval_text_to_video_recall_at_1"], measured["eval_video_to_text_recall_at_1"]
     assert both == (50.0, 75.0) and measured["eval_mean_recall_at_1"] == 62.5
+    assert measured["eval_text_to_video_mean_rank"] == 2 and json.dumps(measured)
     worse = trainer.evaluate()
     changed = [name for name in METRICS if worse[f"eval_{name}"] != measured[f"eval_{name}"]]
     assert len(changed) > 8

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scalar_retrieval.trainer.data import ScalarDataCollator
-from tests.trainer.test_scalar_trainer import clips_in_memory, make_trainer
+from tests.trainer.test_scalar_trainer import clips_in_memory
 
 EMPTY = 3
 
@@ -29,16 +29,3 @@ def test_otherwise_it_is_an_error_as_is_a_batch_of_nothing_else(dataset, tiny_pr
         ScalarDataCollator(tiny_processor)([dataset[1], dataset[EMPTY]])
     with pytest.raises(ValueError, match="None of the clips of a batch can be read: .*'clip 3'"):
         ScalarDataCollator(tiny_processor, leaves_out=True)([dataset[EMPTY]])
-
-
-def test_a_run_goes_on_without_it_and_a_resumed_one_as_the_unbroken(dataset, tiny_processor, tmp_path):
-    def run(folder, resume=None):
-        trainer = make_trainer(folder, max_steps=6, save_strategy="steps", save_steps=3)
-        trainer.train_dataset = dataset
-        trainer.data_collator = ScalarDataCollator(tiny_processor, leaves_out=True)
-        trainer.train(resume_from_checkpoint=resume)
-        return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-
-    weights = run(tmp_path / "straight")
-    again = run(tmp_path / "resumed", str(tmp_path / "straight" / "checkpoint-3"))
-    assert all(torch.equal(value, again[name]) for name, value in weights.items())

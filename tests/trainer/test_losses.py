@@ -249,17 +249,6 @@ def uniform(rows, seed=0):
     return torch.rand(rows, generator=torch.Generator().manual_seed(seed))
 
 
-def test_negatives_follow_the_softmax_and_never_hit_the_match():
-    scores = torch.tensor([[0.9, 0.3, 0.2, -0.5]])
-    candidates, draws = torch.ones(4).bool(), uniform(4000)
-    drawn = torch.cat([draw_negatives(scores[:1], candidates, draw[None], 0, 0.5) for draw in draws])
-    assert not (drawn == 0).any()
-    weights = (scores[0] / 0.5).softmax(0) + 1e-4
-    expected = weights[1:] / weights[1:].sum()
-    observed = torch.bincount(drawn, minlength=4)[1:] / 4000
-    torch.testing.assert_close(observed, expected, atol=0.03, rtol=0)  # four standard deviations
-
-
 def test_negatives_respect_the_offset_and_the_candidates():
     candidates = torch.tensor([False, True, True, True])
     drawn = torch.stack([draw_negatives(torch.zeros(2, 4), candidates, uniform(2, i), offset=1) for i in range(200)])
@@ -295,11 +284,8 @@ def test_calibration_abstains_from_unknown_pairs_and_ranking_does_not():
     assert (scores.grad != 0).all()
 
 
-def test_uniformity_of_equal_and_of_opposite_points():
-    point = torch.tensor([[1.0, 0.0]])
-    assert UniformityLoss()(point.repeat(4, 1)).item() == pytest.approx(0, abs=1e-6)
-    assert UniformityLoss()(torch.cat([point, -point])).item() == pytest.approx(-8)  # -2 |2|^2
-    alone = point.clone().requires_grad_()
+def test_uniformity_moves_no_point_that_is_alone():
+    alone = torch.tensor([[1.0, 0.0]], requires_grad=True)
     UniformityLoss()(alone).backward()
     assert (alone.grad == 0).all()
 

@@ -8,12 +8,13 @@ from peft import PeftModel
 
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.data import COLUMNS, check_rows
-from scalar_retrieval.trainer.objectives import Objective, ScalarObjective
+from scalar_retrieval.trainer.objectives import ScalarObjective
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.semantic_targets import SemanticTargets, make_semantic_targets
 from scalar_retrieval.trainer.training_args import METRICS, ScalarTrainingArguments
 from tests.gallery.decoding.reading import write_media
 from tests.joint_encoders import write_joint_encoder
+from tests.trainer.test_scalar_trainer import Margin
 
 CAPTIONS = ["a red circle", "the blue square", "a dog barks", "a cat meows"]
 QUICK = {
@@ -37,12 +38,6 @@ def folder(tmp_path_factory, tiny_model_dir):
 def rows(folder):
     paths = [str(folder / f"{number}.mp4") for number in range(4)]
     return datasets.Dataset.from_dict({"caption": CAPTIONS, "video_path": paths})
-
-
-class Margin(Objective):
-    def forward(self, batch, step):
-        own = batch.text_to_clip.diagonal(batch.rows.offset)[:, None]
-        return {"margin": (1.0, (batch.text_to_clip - own + 0.2).relu().sum() / batch.rows.mean)}
 
 
 def trainer_of(place, output, rows, *, fields=(), **options):
@@ -325,11 +320,9 @@ def test_targets_decide_whether_their_term_is_trained_unless_its_weight_is_given
         trainer_of(folder / "towers", tmp_path, rows.select([1, 0, 2, 3]), semantic_targets=targets)
 
 
-def test_a_joint_encoder_is_trained_without_matching_unless_that_is_asked_for(folder, rows, tmp_path):
+def test_a_joint_encoder_is_trained_without_matching(folder, rows, tmp_path):
     assert trainer_of(folder / "encoder", tmp_path, rows).args.matching_weight == 0
     assert trainer_of(folder / "towers", tmp_path, rows).args.matching_weight == 0.1
-    with pytest.raises(ValueError, match="no cross-encoder to train for matching"):
-        trainer_of(folder / "encoder", tmp_path, rows, fields={"matching_weight": 0.1})
 
 
 # Evaluations and predictions -----------------------------------------------------------------------------------------
