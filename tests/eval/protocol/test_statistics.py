@@ -180,28 +180,13 @@ def test_the_two_way_interval_is_a_loop_over_trainings_and_queries(shape, of_tra
     assert found["p_value"] == pytest.approx(2 * stats.t.sf(abs(difference) / error, freedom), rel=1e-6, abs=1e-12)
 
 
-def test_paired_variance_is_the_mean_squares_of_queries_and_trainings_less_the_rest():
-    rng = np.random.default_rng(5)
-    first = rng.normal(0, 1, (4, 30)) + 2 * rng.normal(0, 1, 30) + rng.normal(0, 1, (4, 1))
-    second = np.zeros((4, 30))
-    trainings, queries, rest = slow_mean_squares(first.tolist())
-    assert trainings > rest
-    found = two_way_interval(first, second, paired=True)
-    p_value = found["p_value"]
-    error = math.sqrt((queries + trainings - rest) / first.size)
-    mean_squares = [(queries, 29), (trainings, 3), (rest, 87)]
-    freedom = (queries + trainings - rest) ** 2 / sum(value**2 / n for value, n in mean_squares)
-    assert p_value == pytest.approx(2 * stats.t.sf(abs(first.mean()) / error, freedom))
-
-
 def drawn_values(rng, num_trainings, query_effects, of_trainings, of_rest):
     """Values of a method with random effects of queries, trainings and their interaction."""
     trainings = of_trainings * rng.normal(0, 1, (num_trainings, 1))
     return query_effects + trainings + of_rest * rng.normal(0, 1, (num_trainings, len(query_effects)))
 
 
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("of_trainings, num_trainings", [(0.0, 5), (0.15, 5), (0.15, 3)])
+@pytest.mark.parametrize("paired, of_trainings, num_trainings", [(True, 0.15, 5), (False, 0.15, 3), (False, 0.0, 5)])
 def test_two_way_intervals_cover_what_they_say(paired, of_trainings, num_trainings):
     rng = np.random.default_rng(7)
     num_draws, num_queries, covered = 2000, 60, 0
@@ -215,35 +200,6 @@ def test_two_way_intervals_cover_what_they_say(paired, of_trainings, num_trainin
     # Four standard errors of a share of 2,000 draws are .02. A variance that counts as 0 when it is estimated below
     # errs to the wide side.
     assert 0.93 < covered / num_draws < 0.975
-
-
-def test_the_interaction_of_trainings_and_queries_is_counted_once():
-    # Without effects of queries or trainings on the difference, only the rest is left. Resampling queries and
-    # trainings counts it three times: that interval would be 1.7 times as wide.
-    rng = np.random.default_rng(8)
-    covered, widths = 0, []
-    for _ in range(1000):
-        shared = rng.normal(0, 1, 200)
-        first, second = (drawn_values(rng, 5, shared, 0.0, 1.0) for _ in range(2))
-        found = two_way_interval(first, second, paired=False)
-        covered += found["low"] <= 0 <= found["high"]
-        widths.append(found["high"] - found["low"])
-    ideal = 2 * 1.96 * math.sqrt(2 / 1000)
-    assert 0.93 < covered / 1000 < 0.98 and np.mean(widths) < 1.3 * ideal
-
-
-def test_trainings_that_differ_widen_the_interval_and_one_training_leaves_that_of_queries():
-    rng = np.random.default_rng(4)
-    values = 100.0 * (rng.random(300) < 0.5)
-    apart = np.stack([np.clip(values - 15, 0, None), values + 15])
-    same, zero = np.stack([values, values]), np.zeros((1, 300))
-    widths = []
-    for rows in (apart, same, values[None]):
-        found = two_way_interval(rows, zero, paired=False)
-        widths.append(found["high"] - found["low"])
-    assert widths[0] > 1.5 * widths[1]
-    assert widths[1] == pytest.approx(widths[2])
-    assert widths[2] == pytest.approx(2 * stats.t.ppf(0.975, 299) * values.std(ddof=1) / math.sqrt(300))
 
 
 def test_a_set_counts_by_its_queries_and_several_sets_narrow_the_interval():

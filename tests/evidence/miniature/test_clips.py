@@ -1,8 +1,6 @@
 """What the clips of the miniature benchmark are, and what their captions say of them."""
 
 import re
-from collections import Counter
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,33 +9,12 @@ from evidence.miniature.clips import (
     ABSENT_SHARES,
     EVIDENCE_ABSENT_SHARES,
     SPLITS,
-    draw_clip,
     draw_split,
     expressed_value,
 )
 from evidence.miniature.vocabulary import EVIDENCE, FACTORS
 
-
-def whole_clips(count, shared):
-    """Clips that lack nothing, one by one as they are drawn."""
-    return [draw_clip(0, "train", index, shared=shared) for index in range(count)]
-
-
-def values_of(clip, factor):
-    """What each modality of a clip that can express a factor says of it."""
-    return [expressed_value(factor, m, clip.attributes[m]) for m in FACTORS[factor][next(iter(FACTORS[factor]))]]
-
-
 # Splits --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("one", "other"), list(combinations(SPLITS, 2)))
-def test_the_splits_are_drawn_apart(one, other):
-    ours, theirs = draw_split(0, one, 300), draw_split(0, other, 300)
-    assert sum(a.caption == b.caption for a, b in zip(ours, theirs, strict=True)) == 0
-    # One caption in 2^12 and less: few of 300 are those of 300 others, wherever they stand.
-    assert len({clip.caption for clip in ours} & {clip.caption for clip in theirs}) < 10
-    assert {clip.key for clip in ours}.isdisjoint(clip.key for clip in theirs)
 
 
 @pytest.mark.parametrize("count", [12, 24, 300, 1500])
@@ -56,21 +33,6 @@ def test_shares_of_missing_tracks_and_texts_are_exact(count):
 def test_captions_are_unique(split):
     captions = [clip.caption for clip in draw_split(0, split, 1000)]
     assert len(set(captions)) == len(captions)
-
-
-# What is shared ------------------------------------------------------------------------------------------------------
-
-
-def test_modalities_agree_as_often_as_was_asked_for():
-    shared, clips = 0.6, whole_clips(2000, shared=0.6)
-    chance = {"subject": 1 / 24**2, "tempo": 1 / 5, "scene": 6 / 8 / 6**2}  # of independent draws: all say the same
-    for factor, by_chance in chance.items():
-        assert sum(factor in clip.shared for clip in clips) / 2000 == pytest.approx(shared, abs=0.044)  # 4 errors
-        agree = sum(len(set(values_of(clip, factor))) == 1 for clip in clips) / 2000
-        assert agree == pytest.approx(shared + (1 - shared) * by_chance, abs=0.044)
-    counts = Counter(len(clip.shared) for clip in clips)  # the factors are independent of each other
-    assert counts[3] / 2000 == pytest.approx(shared**3, abs=0.037)
-    assert counts[0] / 2000 == pytest.approx((1 - shared) ** 3, abs=0.022)
 
 
 # Captions ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from evidence.reports import paper as published
 from evidence.study import paper
 from evidence.study.paper import PAPER_CLAIMS, paper_table, verdict
 from evidence.study.results import StudyResults
@@ -17,59 +18,36 @@ def results():
     return StudyResults(RESULTS)
 
 
-@pytest.fixture(scope="module")
-def source(shared_dir):
-    text = (shared_dir / "paper" / "scalar.tex").read_text(encoding="utf-8")
-    return re.sub(r"(?<!\\)%.*", "", text)
+NAMES = {
+    "GRAM": "gram",
+    "PMRL": "pmrl",
+    "HyperGRAM": "hypergram",
+    "equal weights": "scalar_uniform",
+    "SCALAR": "scalar",
+}
 
 
-def rows(source, label):
-    """The numbers of each row of a table of the paper, by its first cell that has letters."""
-    body = source[source.index(rf"\label{{{label}}}") :].split(r"\end{tabular}")[0]
-    found = {}
-    for row in body.split(r"\\"):
-        name, *cells = row.split("&")
-        if not re.sub(r"[^A-Za-z]", "", name.replace("midrule", "")):
-            name, *cells = cells or [""]
-        numbers = [re.findall(r"[-+]?\d+\.\d+", cell) for cell in cells]
-        found[" ".join(name.split())] = [float(each[0]) for each in numbers if each]
-    return found
+@pytest.mark.parametrize("name", NAMES)
+def test_first_stages_are_differences_of_the_papers_values(name):
+    """Which are those of its LaTeX: tests/evidence/reports/test_paper.py."""
+    gains, leads = [], []
+    for rows in published.COMPONENTS.values():
+        if NAMES[name] in rows:
+            best, joint = rows[NAMES[name]]
+            gains.append(joint - best)
+            leads.append(rows["scalar"][1] - joint)
+    assert CLAIMS[f"aggregation gain of {name}"].sizes == pytest.approx(gains)
+    assert name == "SCALAR" or CLAIMS[f"SCALAR − {name}, first stage"].sizes == pytest.approx(leads)
 
 
-def row(source, label, start):
-    return next(values for name, values in rows(source, label).items() if start in name and values)
+@pytest.mark.parametrize(("rate", "share"), [(1, "a quarter"), (2, "half"), (3, "three quarters"), (4, "90 %")])
+def test_masked_margins_are_differences_of_the_papers_values(rate, share):
+    margins = [rows["scalar"][rate] - rows["gram"][rate] for rows in published.MISSING.values()]
+    assert CLAIMS[f"SCALAR − GRAM, {share} masked"].sizes == pytest.approx(margins)
 
 
-@pytest.mark.parametrize("sentence, start", [
-    ("aggregation gain of GRAM", r"\gram{}"), ("aggregation gain of PMRL", r"\pmrl{}"),
-    ("aggregation gain of HyperGRAM", r"\hypergram{}"), ("aggregation gain of equal weights", "uniform weights"),
-    ("aggregation gain of SCALAR", "query-weighted"),
-])  # fmt: skip
-def test_gains_are_those_of_the_paper(source, sentence, start):
-    assert list(CLAIMS[sentence].sizes) == row(source, "tab:gain", start)
-
-
-@pytest.mark.parametrize("sentence, start", [
-    ("SCALAR − GRAM, first stage", "GRAM$"), ("SCALAR − PMRL, first stage", "PMRL"),
-    ("SCALAR − HyperGRAM, first stage", "HyperGRAM"), ("SCALAR − equal weights, first stage", "uniform weights"),
-])  # fmt: skip
-def test_first_stages_are_differences_of_the_papers_scores(source, sentence, start):
-    label = "tab:supp-gain-components"
-    ours, theirs = (row(source, label, name)[1::3] for name in ("query-weighted", start))
-    differences = [a - b for a, b in zip(ours, theirs, strict=False)]
-    assert list(CLAIMS[sentence].sizes) == pytest.approx(differences)
-
-
-def test_masked_margins_are_those_of_the_paper(source):
-    body = source[source.index(r"\label{tab:missing}") :].split(r"\end{tabular}")[0]
-    margins = [re.findall(r"\+\d+\.\d+", line) for line in body.splitlines() if "margin" in line]
-    shares = ("first stage", "a quarter masked", "half masked", "three quarters masked", "90 % masked")
-    for column, share in enumerate(shares):
-        sizes = [float(margin[column]) for margin in margins]
-        assert list(CLAIMS[f"SCALAR − GRAM, {share}"].sizes) == sizes
-
-
-def test_every_label_is_one_of_the_paper(source):
+def test_every_label_is_one_of_the_paper(shared_dir):
+    source = (shared_dir / "paper" / "scalar.tex").read_text(encoding="utf-8")
     for claim in CLAIMS.values():
         labels = re.findall(r"(?:tab|fig|sec):[\w-]+", claim.place)
         assert labels and all(rf"\label{{{label}}}" in source for label in labels)
