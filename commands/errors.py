@@ -10,13 +10,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
-
-import typer
 
 from . import interrupts  # noqa: F401
 from .extras import missing_extra
-from .options import read_plainly
 from .texts import print_message
 
 FAULT = 70
@@ -123,20 +119,6 @@ def _reported() -> Iterator[None]:
         raise SystemExit(code) from error
 
 
-class Commands(typer.core.TyperGroup):
-    """Commands whose errors [`user_errors`] reports: `typer.Typer(cls=Commands)`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what comes before the name of the command."""
-        read_plainly(self.get_params(ctx))
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the named command."""
-        with user_errors():
-            return super().invoke(ctx)
-
-
 def run_command(main: Callable[[], int | None]) -> None:
     """Run the `main` of a program without subcommands, and exit with its return value."""
     with user_errors():
@@ -144,4 +126,4 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
-__all__ = ["FAULT", "Commands", "error_text", "run_command", "user_errors"]
+__all__ = ["FAULT", "error_text", "run_command", "user_errors"]

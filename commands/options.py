@@ -17,6 +17,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
+from .errors import user_errors
+
 # Headings shared by several commands
 MODEL = "Model"
 READING = "Reading files"
@@ -129,10 +131,24 @@ class _Plain:
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
 
-def read_plainly(params: Iterable[Any]) -> None:
+def _read_plainly(params: Iterable[Any]) -> None:
     """Have options of typer read without pydantic, whose import takes as long as all others of a command line."""
     for param in params:
         param._runtime_param = _Plain()
+
+
+class Commands(typer.core.TyperGroup):
+    """Commands whose errors [`user_errors`] reports: `typer.Typer(cls=Commands)`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what comes before the name of the command."""
+        _read_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the named command."""
+        with user_errors():
+            return super().invoke(ctx)
 
 
 class _Command(typer.core.TyperCommand):
@@ -143,7 +159,7 @@ class _Command(typer.core.TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        read_plainly(self.get_params(ctx))
+        _read_plainly(self.get_params(ctx))
         # An option is bare if another option follows, or nothing.
         full = []
         for argument, following in pairwise([*args, "-"]):
@@ -224,4 +240,4 @@ def command_of(app: typer.Typer, settings: type) -> Callable[[Callable[[Any], No
     return register
 
 
-__all__ = ["MODEL", "READING", "Given", "Limit", "Plugins", "columns_of", "command_of", "load_plugins", "read_plainly"]
+__all__ = ["MODEL", "READING", "Commands", "Given", "Limit", "Plugins", "columns_of", "command_of", "load_plugins"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import typer
 
-from scalar_retrieval.commands.errors import Commands, run_command
-from scalar_retrieval.commands.options import command_of, load_plugins
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.commands.options import Commands, command_of, load_plugins
 from scalar_retrieval.commands.texts import print_lines
 
 from .inputs import check_results, check_source, num_readers

@@ -26,8 +26,8 @@ from evidence.settings import (
     TowersConfig,
 )
 from evidence.speed.commands import app as speed
-from scalar_retrieval.commands.errors import Commands, run_command
-from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.commands.options import Commands, command_of
 from scalar_retrieval.commands.texts import print_lines
 
 # Heavy imports stay inside the commands, so that `--help` answers at once.

@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from scalar_retrieval.commands.errors import Commands, run_command
-from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.commands.options import Commands, command_of
 from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .settings import AdapterPush, GalleryPush, MetricPush, ModelPush, SpacePush

@@ -19,7 +19,7 @@ _SCALARS = ("logit_scale", "hyperbolic")
 
 def check_adapter(source: Path) -> None:
     """Check that a folder holds an adapter that others can load; an error names what is missing."""
-    check_source(source, "adapter_config.json", "adapter_model*.safetensors")
+    check_source(source, "adapter", "adapter_model*.safetensors")
     if not (source / "config.json").is_file():
         raise ValueError(
             f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "

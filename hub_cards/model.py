@@ -28,7 +28,7 @@ def stage_model(source: Path, folder: Path, results: Sequence[str | os.PathLike]
     """
     if source.is_dir() and identify(source).kind == "adapter":
         raise ValueError(f"{source} holds an adapter: publish it with `scalar publish adapter`.")
-    check_source(source, "config.json", "model*.safetensors")
+    check_source(source, "model", "model*.safetensors")
     # Weights are linked, not copied; a sharded model has an index too.
     stage_weights(source, folder, "model*.safetensors")
     for index in source.glob("model.safetensors.index.json"):

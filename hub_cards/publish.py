@@ -43,6 +43,19 @@ def _find_kind(folder: Path) -> str:
     return found[0]
 
 
+def check_folder(folder: Path, kind: str) -> None:
+    """Raise an error that names what is missing unless a folder can be of a kind."""
+    if kind == "gallery":
+        from scalar_retrieval.gallery.store.places import find_gallery
+
+        find_gallery(folder)
+    elif not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(folder)!r}.")
+    expected = {"model": "config.json", "adapter": "adapter_config.json"}.get(kind)
+    if expected is not None and not (folder / expected).is_file():
+        raise ValueError(f"{folder} holds no {expected}. A run that did not finish has checkpoints to resume from.")
+
+
 @naming_extras()
 def publish(
     folder: str | os.PathLike[str],
@@ -101,6 +114,8 @@ def publish(
         kind = _find_kind(Path(folder))
     if kind not in get_args(KindName):
         raise ValueError(f"`kind` must be one of {list(get_args(KindName))}, got {kind!r}.")
+    if kind != "space":
+        check_folder(Path(folder), kind)
     from .publishing import Push, send
 
     # What is given, and whether this kind has it.
@@ -116,4 +131,4 @@ def publish(
     return send(push, described, api)
 
 
-__all__ = ["KindName", "publish"]
+__all__ = ["KindName", "check_folder", "publish"]

@@ -29,6 +29,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
 )
 
 from .privacy import without_folders
+from .publish import check_folder
 from .records.evaluations import (
     check_weights,
     eval_results,
@@ -60,12 +61,9 @@ def optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path)
 
 
-def check_source(source: Path, expected: str, weights: str) -> None:
+def check_source(source: Path, kind: str, weights: str) -> None:
     """Check that a folder holds weights and the file expected of its kind."""
-    if not source.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(source)!r}.")
-    if not (source / expected).is_file():
-        raise ValueError(f"{source} holds no {expected}. A run that did not finish has checkpoints to resume from.")
+    check_folder(source, kind)
     if not list(source.glob(weights)):
         raise ValueError(f"{source} holds no weights ({weights}).")
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scalar_retrieval.commands.errors import Commands, run_command
-from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.errors import run_command
+from scalar_retrieval.commands.options import Commands, command_of
 from scalar_retrieval.commands.texts import print_lines, print_message
 
 from .addresses import TableAddress, is_address, is_service

@@ -148,12 +148,11 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
             )
         return tuple(known.modalities)
     # A new gallery has those of the model, and further texts.
-    identity = identify(model)
     own = []
-    if is_light(model):
+    if is_light(model):  # whose folder is made the first time that it is identified
         own = LIGHT_MODALITIES
-    elif identity.kind == "encoder":
-        own = identity.modalities
+    elif identify(model).kind == "encoder":
+        own = identify(model).modalities
     elif further:
         from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: see above
 

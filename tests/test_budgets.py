@@ -33,7 +33,7 @@ THREADS = {
     ),
     "on_error": (r"\bon_error", 12),
     "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 9),
-    "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 10),
+    "concatenation heads": (r"concat_head|concat_embeds|concat_features|CONCAT|[Cc]oncatenation head", 11),
     "names that are not UTF-8": (r"to_utf8|from_utf8|surrogate|not UTF-8", 9),
 }
 

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from tests.conftest import ROOT
 
 LITE = ["There is no model folder 'lite'", "Did you mean 'light'?"]
@@ -28,9 +30,19 @@ WRONG = {
     "index clips --output new --model light": ["scalar-retrieval[search]"],
     "index clips --output new --transcribe whisper": ["There is no model folder 'whisper'"],
     "index clips --output list.yaml": ["list.yaml is a file; a gallery is a folder."],
+    "index clips --output indexed --segment 30": ["indexed holds scenes of at most 60 seconds."],
+    "index empty --output new": ["No video or audio file in 'empty'."],
+    "index empty --output indexed": ["No video or audio file in 'empty'."],
     "query nowhere cat": NO_GALLERY,
     "query empty cat": ["There is no gallery in 'empty'"],
     "query gallery": ["There is no query"],
+    "query indexed ''": ["A query is empty, got ''."],
+    "query indexed cat --after yesterday": ["`after` must be a date", "got 'yesterday'."],
+    "query indexed cat --modalities sound": ["`modalities` must name some of ('title',), got ('sound',)."],
+    "query indexed cat --lacks sound": ["`has` and `lacks` must name some of ('title',)"],
+    "query indexed --like nowhere": ["There is no clip 'nowhere'"],
+    "query indexed cat -k 0": ["Invalid value for '-k'", "greater than or equal to 1"],
+    "query indexed cat --sort size": ["Invalid value for '--sort'", "'size'"],
     "query gallery cat --model lite": LITE,
     "query postgresql://host cat": ["Expected the address of a table"],
     f"query {ADDRESS} cat": ["scalar-retrieval[postgresql]"],
@@ -48,8 +60,17 @@ WRONG = {
     "eval run --model user/name --benchmark msrvt --root clips --output out": ["msrvtt", "'msrvt'"],
     "eval run --model user/name --benchmark msrvtt --root nowhere --output out": ["no folder 'nowhere'", "msrvtt"],
     "eval run --embeddings nowhere --output out": NO_GALLERY,
+    "eval calibrate --embeddings nowhere --output out": NO_GALLERY,
+    "eval calibrate --embeddings indexed --texts nowhere --output out": ["There is no nowhere."],
+    "eval report nowhere --output out": ["nowhere does not exist; expected a results.json"],
     "eval embed --model lite --benchmark msrvtt --root clips --output out": LITE,
     "eval audit --benchmark msrvtt --root nowhere": ["no folder 'nowhere'"],
+    "eval audit --benchmark own --root nowhere.csv": ["There is no file nowhere.csv."],
+    "publish gallery nowhere user/name": NO_GALLERY,
+    "publish model nowhere user/name": ["There is no folder 'nowhere'."],
+    "publish model clips user/name": ["clips holds no config.json."],
+    "publish adapter clips user/name": ["clips holds no adapter_config.json."],
+    "convert-vast --checkpoint nowhere --output out": ["There is no file 'nowhere'."],
     "train nowhere.yaml": ["There is no recipe at nowhere.yaml."],
     "train base.yaml": ["There is no recipe at nowhere.yaml."],
     "train misspelt.yaml": ["misspelt.yaml: unknown field `sed`. Did you mean `seed`?"],
@@ -63,7 +84,7 @@ WRONG = {
 
 # Runs command lines one after the other; none of these modules can be found.
 SCRIPT = """
-import contextlib, importlib.util, io, json, sys
+import contextlib, importlib.util, io, json, shlex, sys
 from scalar_retrieval.commands.errors import run_command
 from scalar_retrieval.commands.scalar import run
 
@@ -73,7 +94,7 @@ for line in json.load(sys.stdin):
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed):
         try:
-            run_command(lambda: run(line.split()))
+            run_command(lambda: run(shlex.split(line)))
         except SystemExit as ended:
             code = ended.code
     print(json.dumps([code, printed.getvalue(), "torch" in sys.modules]))
@@ -87,6 +108,10 @@ def answers(tmp_path_factory):
     for name in ("clips", "empty", "gallery"):
         (place / name).mkdir()
     (place / "gallery" / "gallery.json").write_text("{}")
+    Gallery.from_arrays(["a", "b"], {"title": torch.eye(2)}, path=place / "indexed")
+    with GalleryWriter(place / "indexed") as writer:
+        writer.metadata |= {"model": "light", "segment": 60, "scenes": True}
+        writer.commit()
     (place / "list.yaml").write_text("- seed: 5\n")
     (place / "misspelt.yaml").write_text("sed: 5\n")
     (place / "misspelt_base.yaml").write_text("base: misspelt.yaml\n")

@@ -6,8 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalar_retrieval.gallery.store.file_lists import is_table
-
 if TYPE_CHECKING:
     from datasets import Dataset
 
@@ -70,8 +68,11 @@ def check_benchmark(name: str, root: str | os.PathLike | None = None) -> None:
     has_folder = name in NAMES and name != "own"
     if root is not None and has_folder and not Path(root).is_dir():
         raise FileNotFoundError(f"There is no folder {os.fspath(root)!r}, which should hold the benchmark {name}.")
-    if root is not None and name == "own" and is_table(root) and not Path(root).exists():
-        raise FileNotFoundError(f"There is no file {os.fspath(root)}.")
+    if root is not None and name == "own":
+        from scalar_retrieval.gallery.store.file_lists import is_table  # not at the top: it imports readers of media
+
+        if is_table(root) and not Path(root).exists():
+            raise FileNotFoundError(f"There is no file {os.fspath(root)}.")
 
 
 def find_benchmark(name: str) -> "Benchmark":

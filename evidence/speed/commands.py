@@ -15,8 +15,7 @@ from evidence.speed.settings import (
     SearchConfig,
     TrainingConfig,
 )
-from scalar_retrieval.commands.errors import Commands
-from scalar_retrieval.commands.options import command_of
+from scalar_retrieval.commands.options import Commands, command_of
 
 app = typer.Typer(
     cls=Commands,

@@ -140,6 +140,7 @@ def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searc
 def test_what_cannot_be_written_to_is_reported_before_anything_is_read(place):
     write_joint_encoder(place / "encoder")
     (place / "adapter").mkdir()
+    (place / "clips.csv").touch()
     for model in ("google/embeddinggemma-2", "encoder", "adapter"):
         table = ["--benchmark", "own", "--root", "clips.csv", "--output", "out", "--model", model]
         assert "There is nothing to write to" in run(*table, "--write", code=1)

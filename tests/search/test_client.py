@@ -23,7 +23,7 @@ from scalar_retrieval.commands.scalar import run
 try:
     run(sys.argv[1:])
 finally:
-    heavy = {"torch", "numpy", "scalar_retrieval.gallery", "scalar_retrieval.modeling_scalar"}
+    heavy = {"torch", "numpy", "pydantic", "scalar_retrieval.gallery", "scalar_retrieval.modeling_scalar"}
     print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
 

@@ -274,6 +274,18 @@ def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place)
     assert "nothing can be added: embeddings of different" in run("index", *adding, "theirs", code=1).stderr
 
 
+def test_a_folder_in_which_nothing_is_new_is_indexed_without_a_model_or_its_libraries(place):
+    index()
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules))\n"
+    code += "from scalar_retrieval.commands.scalar import run; run(sys.argv[1:])"
+    again = [sys.executable, "-c", code, "index", "clips", "--model", "model", "--output", "gallery"]
+    finished = subprocess.run(again, capture_output=True, text=True, check=True)
+    assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in finished.stdout
+    loaded = set(finished.stdout.splitlines()[-1].split())
+    assert "pyarrow" in loaded
+    assert not {"torch", "transformers", "datasets", "pandas", "pydantic", "httpx2", "ssl"} & loaded
+
+
 def test_the_facts_of_a_gallery_are_printed_without_loading_torch(place):
     Gallery.from_arrays(["a", "b"], {"title": torch.eye(2)}, path="theirs")
     code = "from scalar_retrieval.commands.scalar import run; run(['info', 'theirs'])"

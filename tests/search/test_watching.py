@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import scalar_retrieval.modeling_scalar
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.file_state import is_as_known
 from scalar_retrieval.search.sources import find_files
@@ -137,6 +138,21 @@ def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monke
     )
     assert f"gone from disk, its clips are removed: {place / 'clips' / 'cat.mp4'}" in result.stdout
     assert "1 unchanged" in run("index", "clips/late.mp4", "--model", "model", "--output", "gallery").stdout
+
+
+def test_a_watched_folder_needs_no_model_until_a_file_is_new(place, monkeypatch):  # noqa: F811
+    run("index", "clips", "--model", "model", "--output", "gallery")
+    load, loads = scalar_retrieval.modeling_scalar.load_model, []
+    monkeypatch.setattr(
+        scalar_retrieval.modeling_scalar, "load_model", lambda *given: loads.append(given) or load(*given)
+    )
+
+    def arrive():
+        assert not loads
+        (place / "clips" / "late.mp4").write_text("video subtitle")
+
+    assert "1 new, 0 changed, 0 unchanged" in watching(monkeypatch, nothing, arrive, nothing, nothing).stderr
+    assert len(loads) == 1
 
 
 def test_a_watched_file_that_changes_is_recorded_as_it_is_now(place, monkeypatch):  # noqa: F811
