@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalar_retrieval.commands.options import load_plugins
-from scalar_retrieval.gallery.store.file_lists import is_table
 
 from .inputs import AnyPath, Inputs
 
@@ -28,6 +27,8 @@ def _has_score(model: AnyPath | None) -> bool:
 
 def _read_texts(path: AnyPath) -> list[str]:
     """The different texts of a file, one on each line."""
+    from scalar_retrieval.gallery.store.file_lists import is_table
+
     try:
         if is_table(path):
             raise ValueError("it is a table")

@@ -13,6 +13,7 @@ from evidence.speed.settings import (
     PostgresqlConfig,
     ScoringConfig,
     SearchConfig,
+    StartConfig,
     TrainingConfig,
 )
 from scalar_retrieval.commands.options import Commands, command_of
@@ -33,6 +34,7 @@ _SETTINGS = {
     "postgresql": PostgresqlConfig,
     "scoring": ScoringConfig,
     "search": SearchConfig,
+    "start": StartConfig,
     "training": TrainingConfig,
 }
 """Modules of this folder, and the settings of their `main`."""

@@ -119,6 +119,15 @@ class SearchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """Seconds of commands that need no model: helps, refusals, a folder without new files, a query to a service."""
+
+    files: Annotated[int, Option(min=1, help="Files in the folder.")] = 1000
+    repeats: Annotated[int, Option(min=1, help="Runs of each command.")] = 5
+    before: Annotated[Path | None, Option(help="Checkout of an earlier commit to compare with.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Time and memory of training, as ratios, or of the paper's recipe on a GPU."""
 
