@@ -1061,9 +1061,10 @@ def _symile(pairs: Pairs) -> torch.Tensor:
 
 def _descending_ranks(values: torch.Tensor) -> torch.Tensor:
     """For each value 1 + the number of others in its row that are at least as high, `(N, C)`."""
-    values = values.contiguous()
-    ascending = values.sort(dim=1).values
-    return values.shape[1] - torch.searchsorted(ascending, values)
+    ascending, order = values.contiguous().sort(dim=1)
+    # The start of each run of equal values, which is found several times faster in order.
+    first = torch.searchsorted(ascending, ascending)
+    return values.shape[1] - torch.empty_like(order).scatter_(1, order, first)
 
 
 @register_method("rank_fusion", "rank fusion", whole=True, directed=True, is_trainable=False)
