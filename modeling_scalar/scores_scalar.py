@@ -110,8 +110,12 @@ def closed_form(
         query_temperature (`float`): tau_w, positive; `inf` for equal weights (Eq. 1).
         min_norm (`float`): Minimum norm of a centroid.
     """
+    # Equal weights are those of any text.
+    weighed = cosines
+    if isinstance(query_temperature, float) and query_temperature == math.inf:
+        weighed = cosines[:, :1]
+    weights = softmax_weights(weighed, modality_mask.T.contiguous()[:, None], query_temperature, dim=0)
     # The norm of the weighted sum follows from the Gram matrix: |sum w z|^2 = w' G w.
-    weights = softmax_weights(cosines, modality_mask.T[:, None], query_temperature, dim=0)
     squared_norm = quadratic(weights, gram)
     return (weights * cosines).sum(0) * squared_norm.clamp(min=min_norm**2).rsqrt()
 
