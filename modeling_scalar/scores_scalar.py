@@ -82,13 +82,17 @@ def softmax_weights(
 def quadratic(vectors: torch.Tensor, matrices: torch.Tensor, linear: torch.Tensor | None = None) -> torch.Tensor:
     """Compute x' A x + l' x of every pair, `(Q, V)`, from x `(M, Q, V)`, symmetric A `(V, M, M)` and l `(V, M)`. It is
     written out, because products of tiny matrices are slow."""
+    # With clips along the last axis, which passes over the pairs read several times faster.
+    matrices = matrices.permute(1, 2, 0).contiguous()
+    if linear is not None:
+        linear = linear.T.contiguous()
     total = torch.zeros_like(vectors[0])
     for m, entry in enumerate(vectors):
-        row = entry * matrices[:, m, m]
+        row = entry * matrices[m, m]
         if linear is not None:
-            row = row + linear[:, m]
+            row = row + linear[m]
         for n in range(m + 1, len(vectors)):
-            row = torch.addcmul(row, vectors[n], 2 * matrices[:, m, n])
+            row = torch.addcmul(row, vectors[n], 2 * matrices[m, n])
         total = torch.addcmul(total, entry, row)
     return total
 
@@ -815,7 +819,8 @@ def _uniform(pairs: Pairs) -> torch.Tensor:
 
 @register_method("max", "max pathway")
 def _max(pairs: Pairs) -> torch.Tensor:
-    return pairs.calibrated.masked_fill(~pairs.clips.modality_mask.T[:, None], -math.inf).amax(0)
+    absent = ~pairs.clips.modality_mask.T.contiguous()[:, None]
+    return pairs.calibrated.masked_fill(absent, -math.inf).amax(0)
 
 
 @register_method("mean", "mean cosine")
@@ -974,16 +979,16 @@ def _largest_root(cosines: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     missing = 3 - len(cosines)
     a, b, c = nn.functional.pad(cosines, (0, 0, 0, 0, 0, missing))  # (Q, V) each
     gram = nn.functional.pad(gram, (0, missing, 0, missing))
-    d = gram[:, 0, 1]  # (V,), as e and f
-    e = gram[:, 0, 2]
-    f = gram[:, 1, 2]
+    d = gram[:, 0, 1].contiguous()  # (V,), as e and f
+    e = gram[:, 0, 2].contiguous()
+    f = gram[:, 1, 2].contiguous()
     # The coefficients of the quartic, (Q, V) each.
     p = a * a + b * b + c * c + (d * d + e * e + f * f)
-    q = 2 * (a * b * d + a * c * e + b * c * f + d * e * f)
+    q = 2 * (a * (b * d + c * e) + b * c * f + d * e * f)
     x = a * f
     y = b * e
     z = c * d
-    r = x * x + y * y + z * z - 2 * (x * y + x * z + y * z)
+    r = (x - y - z).square() - 4 * y * z
     # The two largest roots of the resolvent by Viete's cosines; the third follows from the product of all.
     tiny = torch.finfo(p.dtype).tiny
     radius = (p * p + 12 * r).clamp(min=0).sqrt()
@@ -1002,7 +1007,7 @@ def _pmrl_raw(pairs: Pairs) -> torch.Tensor:
     wide = pairs.exact
     gram, scale = wide.clips.cached(_unit_gram)
     text_scale = wide.squared_norms.clamp(min=wide.clips.min_norm**2).rsqrt()
-    cosines = wide.similarities * text_scale * scale.T[:, None]  # (M, Q, V)
+    cosines = wide.similarities * text_scale * scale.T.contiguous()[:, None]  # (M, Q, V)
     if len(cosines) <= 3 and not torch.is_grad_enabled():
         return _largest_root(cosines, gram).to(pairs.text_embeds.dtype)
     # Otherwise decompose Gt, the Gram matrix of the clip with the text as first row and column, a few texts at once.
