@@ -53,8 +53,9 @@ NORM_TOLERANCE = 0.01
 """How far the norm of a unit vector may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by
 0.05 %."""
 
-# Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache.
-_TILE = (256, 1024)
+# Without a gradient, pairs are scored in tiles of this many texts for each thread and clips, so that temporaries stay
+# in its cache.
+_TILE = (64, 1024)
 _TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
 _LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
 _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifies the rounding of float32
@@ -581,14 +582,16 @@ class Pairs:
         """Squared norms of the texts, `(Q, 1)`: 1 up to rounding."""
         return self.text_embeds.square().sum(-1, keepdim=True)
 
-    def in_tiles(self, score: Callable[["Pairs"], torch.Tensor]) -> torch.Tensor:
-        """Score independent pairs tile by tile; all at once if there is a gradient."""
+    def in_tiles(self, score: Callable[["Pairs"], torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Score independent pairs tile by tile, and return scores of a dtype, by default that of the pairs; all at
+        once if there is a gradient."""
         if torch.is_grad_enabled():
             return score(self)
         num_texts = len(self.text_embeds)
         num_clips = len(self.clips)
         height, width = _TILE
-        scores = self.text_embeds.new_empty(num_texts, num_clips)
+        height *= torch.get_num_threads()
+        scores = self.text_embeds.new_empty(num_texts, num_clips, dtype=dtype)
         # Clips outside, so that what is computed per clip is shared by all texts.
         for start in range(0, num_clips, width):
             columns = slice(start, start + width)
@@ -601,10 +604,11 @@ class Pairs:
                 scores[rows, columns] = score(Pairs(self.text_embeds[rows], clips, self.options, similarities))
         return scores
 
-    def scores(self, method: str) -> torch.Tensor:
-        """Score every pair, `(Q, V)`; `-inf` for clips that the method does not cover. See [`retrieval_scores`]."""
+    def scores(self, method: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Score every pair, `(Q, V)`, rounded to a dtype if one is given; `-inf` for clips that the method does not
+        cover. See [`retrieval_scores`]."""
         entry = find_method(method, self.clips.modalities)
-        scores = entry.score(self) if entry.whole else self.in_tiles(entry.score)
+        scores = entry.score(self).to(dtype) if entry.whole else self.in_tiles(entry.score, dtype)
         covered = entry.covers(self.clips.modality_mask, self.clips.modalities)
         if covered.all():
             return scores

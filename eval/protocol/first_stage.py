@@ -180,9 +180,10 @@ def rank_pairs(
             given = make_pairs(**embeddings.score_inputs(queries, clips), **score_options)
             dtype = given.text_embeds.dtype
             unmasked = given.exact
+            similarities = torch.empty_like(unmasked.similarities)  # one for all masks: fresh memory is slow
             for key, mask in distinct.items():
                 visible = mask[clips]  # (V, M)
-                similarities = unmasked.similarities * visible.T[:, None]
+                torch.mul(unmasked.similarities, visible.T.contiguous()[:, None], out=similarities)
                 masked_clips = unmasked.clips.masked(visible)
                 for method in methods:
                     # A directed method scores each direction by itself; the others share one matrix.
@@ -193,7 +194,7 @@ def rank_pairs(
                             options = replace(unmasked.options, direction=direction)
                             masked = Pairs(unmasked.text_embeds, masked_clips, options, similarities)
                             # Scores in float64 are compared in float32: copies tie wherever in a block they are.
-                            scores = masked.scores(method).to(dtype)
+                            scores = masked.scores(method, dtype)
                         ranks[key][method][direction][here] = _ranks(scores, block_pairs, direction)
                     bar.update()
     return list(map(ranks.get, keys))
