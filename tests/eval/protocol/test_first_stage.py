@@ -1,9 +1,13 @@
 """The protocol against slow loops over whole score matrices, in both directions."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
 from torch.nn.functional import normalize
 
+from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.metrics.retrieval.ranking import retrieval_metrics
 from scalar_retrieval.eval.protocol.first_stage import (
     evaluate_embeddings,
@@ -18,6 +22,7 @@ from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, find_method, query_weights, retrieval_scores
 from tests.eval.slow import make_embeddings, slow_ranks
+from tests.modeling_scalar.test_definitions import NUM_CLIPS, NUM_QUERIES, defined_pairs, draws
 from tests.scores import METHODS
 
 
@@ -64,6 +69,36 @@ def test_metrics_of_every_method_agree_with_slow_ranks_of_whole_score_matrices(s
             recalls.add((metrics["text_to_video_recall_at_1"], metrics["video_to_text_recall_at_1"]))
         assert entry["methods"]["triangle"]["num_unscorable_clips"] > 0
     assert len(recalls) > 10 and [entry["rate"] for entry in result["rates"]] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("method", ["scalar", "uniform", "gram", "gram_span", "pmrl"])
+def test_ranks_are_those_of_float64_loops_over_hard_clips(method):
+    """Copies, near copies and cancelling modalities, some of them absent: scores that float32 tells apart are in the
+    order of their definition."""
+    certain = []
+
+    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
+    @given(draws(method, dtypes=(torch.float32,), is_calibrated=False))
+    def check(drawn):
+        ids, rows = [f"query{row}" for row in range(NUM_QUERIES)], torch.arange(NUM_QUERIES)
+        embeddings = Embeddings(*drawn[:3], rows[:, None].expand(-1, 2), list("abcde"), ids, ids, drawn.names)
+        (ranks,) = rank_pairs(embeddings, [drawn.mask], [method], query_temperature=drawn.temperature)
+        expected = torch.full((NUM_QUERIES, NUM_CLIPS), math.nan, dtype=torch.float64)
+        for query, clip, score in defined_pairs(method, drawn):
+            expected[query, clip] = score
+        for direction, scores in zip(DIRECTIONS, (expected, expected.T), strict=True):
+            others = scores[:NUM_QUERIES]
+            own = others.diagonal()[:, None]
+            # Both scores are rounded once.
+            rounding = 2e-7 * own.abs().clamp(min=1)
+            fewest = (others > own + rounding).sum(1) + 1
+            most = (~(others < own - rounding)).sum(1)  # a pair without a definition may be anywhere
+            found = ranks[method][direction]
+            assert ((fewest <= found) & (found <= most)).all()
+            certain.extend((fewest == most).tolist())
+
+    check()
+    assert sum(certain) > 100
 
 
 def test_concatenation_heads_are_measured_where_there_are_any():
