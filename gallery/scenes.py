@@ -6,7 +6,7 @@ is a small part of both. A moment is a cut where they differ much, and much more
 a crowd runs, they differ all the time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -20,17 +20,10 @@ PACE = 0.2
 SIDE = 64
 """Maximum width and height of these frames in pixels."""
 
-_BINS = 16  # per colour channel
 _SPAN = 4  # steps before and after a moment that are compared
 _AROUND = 20  # steps before and after a moment that define the usual change
 _CHANGE = 0.25  # least change of a cut
 _RATIO = 1.8  # its least ratio to the usual change
-
-
-def _histogram(frame: np.ndarray) -> np.ndarray:
-    """The histogram of each channel of a frame: shares that add up to 1, of shape `(3 * bins,)`."""
-    values = frame.reshape(-1, 3) // (256 // _BINS) + _BINS * np.arange(3)
-    return np.bincount(values.ravel(), minlength=3 * _BINS).astype(np.float32) / values.size
 
 
 def _means(rows: np.ndarray, before: int, after: int) -> np.ndarray:
@@ -44,13 +37,13 @@ def _means(rows: np.ndarray, before: int, after: int) -> np.ndarray:
     return (sums[stop] - sums[first]) / counts
 
 
-def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> list[float]:
+def cuts_of(colours: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> list[float]:
     """
     Find scene changes.
 
     Args:
-        frames (iterable of `tuple`): the second at which each frame appears, and the frame, uint8 `(height, width,
-            3)`, in order. Each lasts until the next one.
+        colours (iterable of `tuple`): the second at which each frame appears, and its histogram `(bins,)`, whose
+            shares add up to 1, in order. Each lasts until the next one.
         end (`float`): the second until which the last frame lasts.
 
     Returns:
@@ -59,16 +52,16 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
     """
     seconds = []
     rows = []
-    for second, frame in frames:
+    for second, histogram in colours:
         seconds.append(second)
-        rows.append(_histogram(frame))
+        rows.append(histogram)
     if not rows:
         return []
     seconds = np.array(seconds)
     # The frame that is visible at each step of equal length.
     steps = np.arange(seconds[0], max(seconds[-1] + PACE, end), PACE)
     frame_at = np.searchsorted(seconds, steps + 1e-6, side="right") - 1
-    rows = np.stack(rows)[frame_at]  # (steps, 3 * bins)
+    rows = np.stack(rows)[frame_at]  # (steps, bins)
 
     # How much the mean colours before each step differ from those after it: 0 for the same, 1 for disjoint ones.
     changes = np.abs(_means(rows, 0, _SPAN) - _means(rows, _SPAN, 0)).sum(axis=1) / 2
@@ -84,7 +77,13 @@ def cuts_of(frames: Iterable[tuple[float, np.ndarray]], end: float = 0.0) -> lis
     return cuts
 
 
-def scene_windows(path: str, seconds: float | None, most: float, reader: SandboxedReader) -> list[Window | None]:
+def scene_windows(
+    path: str,
+    seconds: float | None,
+    most: float,
+    reader: SandboxedReader,
+    on_progress: Callable[[float], None] = lambda second: None,
+) -> list[Window | None]:
     """
     Cut a file that is longer than a window at its chapters or, if it has not at least two, where its scenes change.
 
@@ -92,6 +91,7 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
         path (`str`), seconds (`float`, *optional*): the file, and its length, if known.
         most (`float`): maximum length of a window.
         reader ([`~scalar_retrieval.gallery.decoding.SandboxedReader`]): reads the file.
+        on_progress (`Callable`): called with the second until which scenes are measured.
 
     Returns:
         As from [`~scalar_retrieval.gallery.store.windows.windows_at`]. Without readable pictures there are no scene
@@ -105,7 +105,8 @@ def scene_windows(path: str, seconds: float | None, most: float, reader: Sandbox
     cuts = [start for start, _ in reader.read_facts(path).chapters]
     if len(cuts) < 2:
         try:
-            cuts = cuts_of(reader.reporting_to(lambda problem: None).sample_frames(path, PACE, SIDE), seconds)
+            lenient = reader.reporting_to(lambda problem: None)
+            cuts = cuts_of(lenient.sample_colours(path, PACE, SIDE, on_progress), seconds)
         except MediaError:  # reading the clip reports what is wrong
             cuts = []
     return windows_at(cuts, seconds, most)

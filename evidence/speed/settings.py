@@ -82,6 +82,15 @@ class PostgresqlConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScenesConfig:
+    """Time and memory to find where the scenes of a long film change."""
+
+    minutes: Annotated[int, Option(min=2, help="Length of the film.")] = 60
+    keyframes: Annotated[int, Option(min=1, help="Most frames from one keyframe to the next.")] = 250
+    repeats: Annotated[int, Option(min=1, help="Runs.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoringConfig:
     """Time of the closed form (Eq. 4) as a ratio to matrix products."""
 

@@ -37,7 +37,7 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
 )
 from scalar_retrieval.modeling_scalar.tracks_scalar import TEXT_FILES, AnyPath, Cue, join_lines
 
-from .worker import Facts, Limits
+from .worker import Facts, Limits, firsts
 
 LIGHT_MEMORY = 2**28
 """Memory in bytes that a file may take while others are read; one that needs more is read alone."""
@@ -417,19 +417,43 @@ class SandboxedReader(MediaReader):
         """
         return self._call("read_pictures", path, pace=pace, side=side, window=window)
 
+    def _pieces(self, path: AnyPath, pace: float) -> list[Window | None]:
+        """Windows of a file that cover it, so short that no file is too long for the limits, each a whole number of
+        intervals."""
+        length = pace * max(1, _PIECE // pace)
+        num_pieces = math.ceil((self.read_duration(path) or 0.0) / length)
+        if num_pieces <= 1:
+            return [None]
+        return [(number * length, (number + 1) * length) for number in range(num_pieces)]
+
     def sample_frames(self, path: AnyPath, pace: float, side: int) -> Iterator[tuple[float, np.ndarray]]:
         """All that `read_pictures` returns for a file, read in chunks, so that no file is too long for the limits."""
-        # A chunk is a whole number of intervals.
-        length = pace * max(1, _PIECE // pace)
-        seconds = self.read_duration(path)
-        num_chunks = 1 if seconds is None else math.ceil(seconds / length)
         last = -math.inf
-        for number in range(num_chunks):
-            window = (number * length, (number + 1) * length) if num_chunks > 1 else None
+        for window in self._pieces(path, pace):
             for second, picture in self.read_pictures(path, pace, side, window):
                 if second > last:  # one that stays is visible in the next chunk, too
                     yield second, picture
                     last = second
+
+    def sample_colours(
+        self, path: AnyPath, pace: float, side: int, on_progress: Callable[[float], None] = lambda second: None
+    ) -> list[tuple[float, np.ndarray]]:
+        """The histograms of the frames that `sample_frames` returns: of each colour channel of 16 bins, shares that
+        add up to 1. Several processes read chunks at once; `on_progress` is called with the second that is reached."""
+
+        def read(window: Window | None) -> list[tuple[float, np.ndarray]]:
+            return self._call("read_colours", path, pace=pace, side=side, window=window)
+
+        # Threads that belong to the group of this one, so that they stop with it.
+        pieces = self._pieces(path, pace)
+        found = []
+        with ThreadPoolExecutor(num_processors(), initializer=_thread.stop.join) as executor:
+            for window, piece in zip(pieces, executor.map(read, pieces), strict=True):
+                found += piece
+                if window is not None:
+                    on_progress(window[1])
+        # An interval may be cut by the first keyframe of a chunk.
+        return [found[place] for place in firsts([second for second, _ in found], pace)]
 
     def read_audio(self, path: AnyPath, window: Window | None = None, rate: int = SAMPLING_RATE) -> np.ndarray | None:
         """Read the main audio track as [`MediaReader.read_audio`] does."""
@@ -472,6 +496,11 @@ class SandboxedReader(MediaReader):
             LimitError: it claims to be longer than the limits allow.
         """
         return self._call("read_duration", path)
+
+
+def end_processes() -> None:
+    """End all processes, which start again when they are needed."""
+    _pool.close()
 
 
 def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str | None = None) -> Processor:

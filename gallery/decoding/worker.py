@@ -55,6 +55,7 @@ _LONGEST_TITLE = 1000  # characters
 # Formats whose duration is missing or guessed from the first bytes.
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
+_BINS = 16  # of the histogram of a colour channel
 _LATE = 0.9  # of a file: where its end is looked for
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 # In this order: QuickTime's own tag is the moment of recording in its time zone; `date` may be that of a publication.
@@ -206,6 +207,18 @@ def _end_of_matroska(path: AnyPath) -> int:
     return stop
 
 
+def firsts(seconds: Sequence[float], pace: float) -> list[int]:
+    """The indices of those that are the first in their interval of `pace` seconds, from 0 on."""
+    intervals = np.floor(np.array(seconds) / pace + 1e-6)
+    return np.unique(intervals, return_index=True)[1].tolist()
+
+
+def colours_of(frame: np.ndarray) -> np.ndarray:
+    """The histogram of each channel of a frame `(height, width, 3)`: shares that add up to 1, of shape `(3 * bins,)`."""
+    values = frame.reshape(-1, 3) // (256 // _BINS) + _BINS * np.arange(3)
+    return np.bincount(values.ravel(), minlength=3 * _BINS).astype(np.float32) / values.size
+
+
 class LimitedReader(MediaReader):
     """Reads files within limits, and checks that nothing is missing at their end.
 
@@ -316,13 +329,25 @@ class LimitedReader(MediaReader):
 
     def read_pictures(self, path: AnyPath, pace: float, side: int, window: Window | None) -> list[tuple[float, Any]]:
         """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_pictures`]."""
+        return self.read_timed_frames(path, partial(firsts, pace=pace), window, side=side)
 
-        def select(seconds: Sequence[float]) -> list[int]:
-            # The first frame of each interval.
-            intervals = np.floor(np.array(seconds) / pace + 1e-6)
-            return np.unique(intervals, return_index=True)[1].tolist()
-
-        return self.read_timed_frames(path, select, window, side=side)
+    def read_colours(
+        self, path: AnyPath, pace: float, side: int, window: Window | None
+    ) -> list[tuple[float, np.ndarray]]:
+        """The seconds that `read_pictures` returns of the frames from the first keyframe of a window to the first one
+        after it, each with the colours of the frame: windows that follow each other decode no frame twice."""
+        packets = self.packets_of(path, "video")
+        if packets is None:
+            return []
+        if window is not None and packets.is_named:
+            keys = np.sort(packets.pts[packets.keys]) * packets.tick - packets.zero
+            ends: list[float | None] = [*keys.tolist(), None]
+            start, stop = np.searchsorted(keys, np.array(window) - 1e-6)
+            # What comes before the first keyframe of the file belongs to its start.
+            window = (ends[start] if window[0] > 0 else 0.0, ends[stop])
+            if window[0] is None or window[0] == window[1]:
+                return []
+        return self.read_timed_frames(path, partial(firsts, pace=pace), window, lambda height, width: colours_of, side)
 
     def read_facts(self, path: AnyPath) -> Facts:
         """See [`~scalar_retrieval.gallery.decoding.SandboxedReader.read_facts`]."""
@@ -611,6 +636,10 @@ def _handle(request: dict[str, Any], call: Callable[..., Any]) -> tuple[str, Any
         if request["is_lenient"]:
             reader = reader.reporting_to(problems.append)
         result = getattr(reader, request["method"])(path, **options)
+        # What looks like damage may be a lack of memory: then read again, with all of it.
+        needed = reader.pixels * reader.bytes_per_pixel
+        if problems and reader.memory < min(needed, reader.limits.memory):
+            return "memory", None
         return "result", (result, list(joined_losses(problems)))
     except (MemoryError, BlockingIOError):  # the second: of a thread
         return "memory", None
@@ -693,7 +722,9 @@ __all__ = [
     "LimitedReader",
     "Limits",
     "PictureReader",
+    "colours_of",
     "date_in_name",
+    "firsts",
     "nanoseconds_of",
     "serve",
 ]

@@ -5,8 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from scalar_retrieval.gallery import scenes
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.scenes import PACE, cuts_of, scene_windows
+from scalar_retrieval.gallery.decoding.worker import colours_of
+from scalar_retrieval.gallery.scenes import PACE, SIDE, scene_windows
 from scalar_retrieval.gallery.store.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
 from tests.gallery.decoding.reading import write_media
 from tests.media_corpus import tone, wav
@@ -29,6 +31,10 @@ def film(lengths, pace=0.2, **options):
     numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
     starts = np.cumsum([0, *lengths])[1:-1] * pace
     return [(step * pace, seen(number, step, **options)) for step, number in enumerate(numbers)], starts.tolist()
+
+
+def cuts_of(frames, **options):
+    return scenes.cuts_of([(second, colours_of(frame)) for second, frame in frames], **options)
 
 
 def test_hard_cuts_are_found_at_the_frame_with_which_a_scene_begins():
@@ -122,6 +128,25 @@ def test_a_film_is_cut_where_its_scenes_change(tmp_path, name):
     path = write_film(tmp_path / name, [5, 3.5, 1, 4], codec=codec)
     assert starts_of(path) == pytest.approx([0, 5, 8.5], abs=PACE + 0.11)  # the third scene is too short
     assert starts_of(path) == starts_of(path)
+
+
+@pytest.mark.parametrize(
+    "options", [{"g": "7"}, {"g": "45", "bf": "3"}, {"g": "1000", "x264-params": "scenecut=0"}, None]
+)
+def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monkeypatch, options):
+    monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 3.0)
+    codec = "libx264" if options else "libvpx"  # whose frames are counted
+    path = write_film(
+        tmp_path / ("film.mkv" if options else "film.webm"), [5, 3.5, 9, 4, 2], codec=codec, options=options
+    )
+    reader = SandboxedReader()
+    expected = [(second, colours_of(frame)) for second, frame in reader.sample_frames(path, PACE, SIDE)]
+    reached = []
+    found = reader.sample_colours(path, PACE, SIDE, reached.append)
+    assert [second for second, _ in found] == [second for second, _ in expected] and len(found) > 110
+    assert np.array_equal([colours for _, colours in found], [colours for _, colours in expected])
+    assert reached == sorted(reached) and len(reached) > 7 and reached[-1] >= 23.5
+    assert len(scenes.cuts_of(found)) == 4
 
 
 def test_what_has_no_pictures_is_shared_evenly(tmp_path):
