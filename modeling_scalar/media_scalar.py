@@ -60,6 +60,7 @@ _TO_BT709 = np.array([[1.6605, -0.1246, -0.0182], [-0.5876, 1.1329, -0.1006], [-
 _STRIP = 64  # rows
 _UPRIGHT = np.eye(3, dtype=np.int32)  # a display matrix
 _GAP = 0.25  # seconds; sound whose timestamps jump by more is missing in between
+_MARRED = 1.0  # seconds; pictures that build on a damaged one are shown from then on, if no keyframe comes before
 _MOST_OF = 0.95  # of what a container promises, which is rarely exact
 _MOST_ERRORS = 100  # of a demuxer, one after the other
 _MOST_PASSES = 8  # over frames of which some turn out to be damaged
@@ -163,12 +164,13 @@ class Packets:
         return int(keys[self.pts[keys] <= self.pts[place]][-1])
 
     def dependents(self, place: int) -> np.ndarray:
-        """The packets that do not decode without one: it and those before the next keyframe, and after that the
-        pictures that lead it."""
+        """The packets of which damage to one can be seen: it and those before the next keyframe, and after that the
+        pictures that lead it, within a second. Where keyframes are rare, later ones are almost right."""
         keys = np.flatnonzero(self.keys[place + 1 :]) + place + 1
         key, stop = np.append(keys[:2], [len(self), len(self)])[:2]
         places = np.arange(place, stop)
-        return places[(places < key) | (self.pts[places] < self.pts[min(key, len(self) - 1)])]
+        is_dependent = (places < key) | (self.pts[places] < self.pts[min(key, len(self) - 1)])
+        return places[is_dependent & (self.pts[places] < self.pts[place] + _MARRED / self.tick)]
 
 
 def truncation_error(path: AnyPath, stream: Any, promised: str, came: str) -> MediaError:
@@ -597,29 +599,33 @@ class _VideoReader:
     def _lose(self, item: Any, damage: _Damage) -> None:
         """Note a packet that does not decode, or a damaged frame, and what depends on it."""
         self.losses.damage = self.losses.damage or damage
-        if self._is_lost[self._place]:
-            return
-        for place in np.flatnonzero(self.packets.pts == item.pts):
+        for place in np.flatnonzero((self.packets.pts == item.pts) & ~self._is_lost):
             # Noise may begin in the packet before, unnoticed.
             if not self.packets.keys[place]:
                 place = max(0, place - 1)
             self._is_lost[self.packets.dependents(place)] = True
 
     def _decode_all(self, losses: _Losses) -> Iterator[Any]:
-        """Decode all frames, or those around a window; after damage from the next keyframe on."""
+        """Decode all frames, or those around a window; after damage from the next keyframe or second on."""
         start, stop = self._around or (0.0, None)
         zero = self.packets.zero
         num_lost = 0
+        marred_until = -math.inf
         with self.reader.opened(self.path) as container:
             stream = main_stream(self.path, container, "video")
             if start:
                 with suppress(av.FFmpegError):
                     container.seek(round((zero + start) * av.time_base))
             for frame in self.reader.decoded(self.path, stream, demuxed(container, stream), losses.add):
-                if len(losses.seconds) > num_lost and not frame.key_frame:
+                second = (frame.time or 0.0) - zero
+                if len(losses.seconds) > num_lost:
+                    num_lost = len(losses.seconds)
+                    marred_until = losses.seconds[-1] + _MARRED
+                if second < marred_until and not frame.key_frame:
                     losses.add(frame, losses.damage)
+                    num_lost += 1
                     continue
-                num_lost = len(losses.seconds)
+                marred_until = -math.inf
                 yield frame
                 if stop is not None and (frame.time or 0.0) > zero + stop:
                     return
@@ -656,6 +662,9 @@ class _VideoReader:
     def _decode_from(self, key: int, wanted: set[int]) -> Iterator[Any]:
         """Decode the frames from a keyframe on."""
         first = int(self.packets.pts[key])
+        context = self.stream.codec_context
+        if context.name == "hevc":  # which would give nothing between damage and the next keyframe
+            context.flags |= av.codec.context.Flags.output_corrupt
         for frame in self.reader.decoded(self.path, self.stream, self._packets_from(key, wanted), self._lose):
             if frame.pts is None:
                 raise _UnreliableTimestamps
@@ -797,6 +806,7 @@ class MediaReader:
         context = stream.codec_context
         is_video = stream.type == "video"
         count = 0
+        is_marked = False
         if not context.is_open:
             context.options = dict(self.options)
             context.thread_count = 1
@@ -818,9 +828,10 @@ class MediaReader:
                 damage = None
                 if is_video:
                     self._check_picture(name, frame.width, frame.height)
-                    # Damage is not a frame that is almost right.
-                    if frame.is_corrupt:
+                    # Damage is not a frame that is almost right. HEVC marks all that follow, up to a keyframe.
+                    if frame.is_corrupt and not (is_marked and context.name == "hevc"):
                         damage = _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
+                    is_marked = frame.is_corrupt
                 self.lose_or_raise(frame, damage, lose)
                 if damage is None:
                     count += 1

@@ -396,6 +396,7 @@ def hear(path, window=None):
 
 
 UNNOTICED = {("mpeg4.avi", "stretch"), ("mpeg4.avi", "wide"), ("h264.avi", "wide")}  # by FFmpeg
+MARRED_LATER = {("h264.mp4", "wide"), ("h264.ts", "wide"), ("one_keyframe.mp4", "wide")}  # no keyframe for a second
 NOTICED = {("h264.mp4", "stretch"), ("h264.mp4", "wide"), ("one_keyframe.mp4", "wide"), ("h264.ts", "wide")}
 
 
@@ -406,12 +407,14 @@ def test_the_frames_that_are_read_beside_damage_are_those_of_the_whole_file(tmp_
     path, whole = harmed(tmp_path, name, how), SandboxedReader().read_frames(harmed(tmp_path, name))
     every, reported = read(path, None)
     assert 5 < len(every) <= len(whole) and len(reported) <= 1
-    if (name, how) not in UNNOTICED:
+    if (name, how) not in UNNOTICED | MARRED_LATER:
         assert {frame.tobytes() for frame in every} <= {frame.tobytes() for frame in whole}
     if (name, how) in NOTICED:
         lost, total = map(int, re.search(rf"(\d+) of (\d+) frames could not {IN_PART}", reported[0]).groups())
-        assert len(every) == total - lost and lost < 20 + 40 * (name == "one_keyframe.mp4")
-        if name != "one_keyframe.mp4":  # then those after the damage, too
+        assert len(every) == total - lost and lost < 20
+        if name == "one_keyframe.mp4":
+            assert len(read(path, None, (5.0, None))[0]) == 10
+        else:  # then those after the damage, too
             assert every[-1].tobytes() == whole[-1].tobytes()
         with pytest.raises(MediaError):
             SandboxedReader().read_frames(path)
