@@ -5,8 +5,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from scalar_retrieval.gallery.filters import Filter
+from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
 from scalar_retrieval.gallery.store.windows import place_of_clip
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
@@ -142,3 +144,6 @@ def test_hits_of_a_gallery_carry_what_is_reported(tmp_path):
     )
     (none,) = gallery.search(make_queries(1), allowed=Filter(lacks="audio"), method="audio")
     assert "clips that the filter leaves has what the score 'audio' needs" in remarks_of([none])[0]
+    gallery = Gallery.from_arrays(["a"], {"image": torch.eye(2)[:1], "title": torch.eye(2)[:1]}, [[True, False]])
+    (none,) = gallery.search(torch.eye(2)[:1], method="title")
+    assert f"none of the 1 clips in {gallery.path} has what the score 'title' needs" in remarks_of([none])[0]

