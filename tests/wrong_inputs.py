@@ -181,7 +181,6 @@ def table(**clip: Any) -> Damage:
 
 WRONG = [
     usage("no command", "-m scalar_retrieval.search", "Usage:"),
-    usage("an unknown option", "-m scalar_retrieval.search info gallery --verbose", "--verbose"),
     usage("no port", "-m scalar_retrieval.search serve gallery --port 70000", "65535"),
     usage("eval without output", "-m scalar_retrieval.eval run --embeddings embeddings", "--output"),
     usage("a conversion to nowhere", CONVERT.removesuffix(" --output out"), "--output"),
@@ -193,7 +192,6 @@ WRONG = [
     wrong("a path with control characters", ["-m", "scalar_retrieval.search", "info", "\x1b[31mred\x07"],
           "\\x1b[31mred\\x07"),
     # Models.
-    wrong("no folder of a model", INDEX, "model", gone("model")),
     wrong("a file in the place of a model", INDEX, "model", put("model", "weights")),
     wrong("no configuration", INDEX, "config.json", gone(CONFIG)),
     wrong("a configuration that is a deep object", INDEX, "config.json", put(CONFIG, DEEP)),
@@ -232,9 +230,7 @@ WRONG = [
     wrong("nothing to evaluate", "-m scalar_retrieval.eval run --output out", "embeddings"),
     wrong("a rate of NaN", f"{RUN} --rate nan", "rate"),
     wrong("an unknown score to measure", f"{RUN} --method best", "best"),
-    wrong("an unknown benchmark", MODEL.replace("benchmark miniature", "benchmark imagenet"), "imagenet"),
     wrong("a fusion chosen on what is reported", f"{MODEL} --fusion-split test", "split"),
-    wrong("no embeddings", RUN.replace("embeddings --output", "nowhere --output"), "nowhere"),
     wrong("a gallery without queries", RUN.replace("embeddings --output", "gallery --output"), "gallery"),
     wrong("output in a file", RUN, "out", put("out", "mine")),
     wrong("a plugin that is not there", f"{RUN} --plugin nowhere", "nowhere"),
@@ -256,7 +252,6 @@ WRONG = [
     wrong("a path with a NUL", f"{OWN} own.json", "a", table(video_path="a\0.mp4")),
     wrong("a Parquet file of text", f"{OWN} own.parquet", "own.parquet", put("own.parquet", "video_id,caption\n")),
     wrong("a data set of code", f"{OWN} code", "code", put("code/code.py", "open('EXECUTED', 'w')\n")),
-    wrong("no folder of a benchmark", MSRVTT, "msrvtt"),
     wrong("no annotation", MSRVTT, DESCS, put("msrvtt/notes.txt", "")),
     wrong("an annotation that is not JSON", MSRVTT, DESCS, put(DESCS, "a,b\n")),
     wrong(

@@ -413,6 +413,23 @@ def _box(kind, *parts):
     return (len(content) + 8).to_bytes(4) + kind + content
 
 
+def write_track(path, code, contents, duration):
+    """An mp4 whose text track has this code, with one packet after another, each so many milliseconds long."""
+
+    def with_contents(packets):
+        kept = [packet for packet in packets if packet.stream.type == "video"]
+        (text,) = {packet.stream for packet in packets} - {packet.stream for packet in kept}
+        for number, content in enumerate(contents):
+            packet = av.Packet(content)
+            packet.stream, packet.time_base, packet.duration = text, Fraction(1, 1000), duration
+            packet.pts = packet.dts = number * duration
+            kept.append(packet)
+        return kept
+
+    film = remux(media("mp4", "libx264", "", "mov_text"), "mp4", with_contents)
+    path.write_bytes(film.replace(b"tx3g", code))
+
+
 def test_webvtt_is_read_from_a_track_of_mp4(tmp_path):
     long = b"all " * 50  # its size is no text
     first = _box(b"payl", b"Hello, <i>world</i> &amp; " + long)
@@ -422,32 +439,12 @@ def test_webvtt_is_read_from_a_track_of_mp4(tmp_path):
         _box(b"vttc", _box(b"payl", b"one")) + _box(b"vttc", _box(b"payl", b"two")),
     ]
 
-    def with_cues(packets):
-        kept = [packet for packet in packets if packet.stream.type == "video"]
-        (text,) = {packet.stream for packet in packets} - {packet.stream for packet in kept}
-        for number, content in enumerate(cues):
-            packet = av.Packet(content)
-            packet.stream, packet.time_base, packet.duration = text, Fraction(1, 1000), 1000
-            packet.pts = packet.dts = number * 1000
-            kept.append(packet)
-        return kept
-
-    film = remux(media("mp4", "libx264", "", "mov_text"), "mp4", with_cues)
-    (tmp_path / "film.mp4").write_bytes(film.replace(b"tx3g", b"wvtt"))
+    write_track(tmp_path / "film.mp4", b"wvtt", cues, 1000)
     found = [cue for cue in SandboxedReader().read_cues(tmp_path / "film.mp4") if cue[2]]
     assert found == [(1.0, 2.0, ("Hello, world & " + long.decode()).strip()), (2.0, 3.0, "one"), (2.0, 3.0, "two")]
 
 
 def test_ttml_is_read_from_a_track_of_mp4(tmp_path):
     said = TTML.format('<tt:p begin="1s" end="2s">in a track</tt:p>').encode()
-
-    def with_ttml(packets):
-        kept = [packet for packet in packets if packet.stream.type == "video"]
-        (text,) = {packet.stream for packet in packets} - {packet.stream for packet in kept}
-        packet = av.Packet(said)
-        packet.stream, packet.time_base, packet.pts, packet.dts, packet.duration = text, Fraction(1, 1000), 0, 0, 2000
-        return [*kept, packet]
-
-    film = remux(media("mp4", "libx264", "", "mov_text"), "mp4", with_ttml)
-    (tmp_path / "film.mp4").write_bytes(film.replace(b"tx3g", b"stpp"))
+    write_track(tmp_path / "film.mp4", b"stpp", [said], 2000)
     assert SandboxedReader().read_cues(tmp_path / "film.mp4") == [(11.0, 12.0, "in a track")]

@@ -2,7 +2,6 @@
 
 import json
 import os
-from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,20 +87,11 @@ def whisper(tmp_path_factory):
 @pytest.mark.parametrize("is_converted", [False, True])
 def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
     recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper, "whisper", CPU)
-    stop, ended = Stop(), []
-
-    def listen():
-        stop.join()
+    stop = Stop()
+    with stop.threads(1) as threads:
         stop.set()
-        try:
-            recognizer(NOISE)
-        except Stopped as error:
-            ended.append(error)
-
-    thread = Thread(target=listen)
-    thread.start()
-    thread.join(60)
-    assert len(ended) == 1
+        with pytest.raises(Stopped):
+            threads.submit(recognizer, NOISE).result(60)
 
 
 def test_what_recognises_no_speech_is_reported(tiny_model_dir):
@@ -115,17 +105,27 @@ def test_sound_of_a_few_samples_is_heard(speech_model, num_samples):
     assert all(0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE for cue in cues)
 
 
-def test_times_of_whisper_are_taken_and_its_slips_are_mended():
-    chunks = [
-        {"text": " Guten Tag.", "timestamp": (0.0, 1.5)},
-        {"text": " ...", "timestamp": (1.5, 2.0)},
-        {"text": " Hallo", "timestamp": (2.5, None)},
-        {"text": " you", "timestamp": (29.0, 30.0)},
-    ]
-    recognizer = heard_by("whisper", {"text": "", "chunks": chunks})
-    assert recognizer(NOISE) == [Cue(0.0, 1.5, "Guten Tag."), Cue(2.5, 3.0, "Hallo"), Cue(3.0, 3.0, "you")]
+HEARD = {  # by kind: what is answered for three seconds, and the cues
+    "whisper": (  # whose slips are mended
+        [(" Guten Tag.", 0.0, 1.5), (" ...", 1.5, 2.0), (" Hallo", 2.5, None), (" you", 29.0, 30.0)],
+        [Cue(0.0, 1.5, "Guten Tag."), Cue(2.5, 3.0, "Hallo"), Cue(3.0, 3.0, "you")],
+    ),
+    "ctc": (  # whose words are joined up to a pause
+        [("a", 0.0, 0.5), ("b", 0.6, 1.0), ("c", 2.5, 2.6), ("d", 2.7, 2.9)],
+        [Cue(0, 1, "a b"), Cue(2.5, 2.9, "c d")],
+    ),
+    "plain": ([], [Cue(0.0, 3.0, "some words")]),  # without times, of the whole sound
+}
+
+
+@pytest.mark.parametrize("kind", HEARD)
+def test_words_have_the_times_that_a_recogniser_gives(kind):
+    answered, expected = HEARD[kind]
+    chunks = [{"text": text, "timestamp": (start, stop)} for text, start, stop in answered]
+    recognizer = heard_by(kind, {"text": "some words", "chunks": chunks})
+    assert recognizer(NOISE) == expected
     ((length, options),) = recognizer.calls
-    assert length == len(NOISE) and options["return_timestamps"]
+    assert length == len(NOISE) and ("return_timestamps" in options) == (kind != "plain")
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.1, 13), (3, 48), (30, 372)])
@@ -217,17 +217,6 @@ def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_othe
     assert torch.rand(1).item() == before and drawn[0] == drawn[1]
 
 
-def test_words_of_a_ctc_model_are_joined_up_to_a_pause():
-    times = [(0.0, 0.5), (0.6, 1.0), (2.5, 2.6), (2.7, 2.9)]
-    chunks = [{"text": word, "timestamp": time} for word, time in zip("abcd", times, strict=True)]
-    assert heard_by("ctc", {"text": "", "chunks": chunks})(NOISE) == [Cue(0, 1, "a b"), Cue(2.5, 2.9, "c d")]
-
-
-def test_words_of_a_model_without_times_have_those_of_the_sound():
-    recognizer = heard_by("plain", {"text": "some words"})
-    assert recognizer(NOISE) == [Cue(0.0, 3.0, "some words")] and recognizer.calls == [(len(NOISE), {})]
-
-
 @pytest.fixture(scope="module")
 def converted(whisper, tmp_path_factory):
     """The same Whisper as a folder of CTranslate2."""
@@ -264,14 +253,11 @@ def test_faster_whisper_returns_no_words_that_it_doubts(converted, logprob, lang
     assert recognizer(NOISE) == []
 
 
-def cached(cache, name, revision, when):
-    """The folder of a revision in the cache of the Hub, downloaded at a time in seconds."""
+def cached(cache, name, revision):
+    """The folder of a revision in the cache of the Hub."""
     folder = cache / f"models--{name.replace('/', '--')}"
     snapshot = folder / "snapshots" / revision
     snapshot.mkdir(parents=True)
-    save_ctc(snapshot)
-    for file in snapshot.iterdir():
-        os.utime(file, (when, when))
     (folder / "refs").mkdir(exist_ok=True)
     (folder / "refs" / "main").write_text(revision)
     return snapshot
@@ -280,8 +266,10 @@ def cached(cache, name, revision, when):
 def test_transcribing_without_a_model_reads_the_revision_downloaded_last_and_asks_no_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    later = cached(tmp_path / "cache", "user/small", "b" * 40, 2000)
-    cached(tmp_path / "cache", "user/small", "a" * 40, 1000)
+    later, earlier = (cached(tmp_path / "cache", "user/small", revision * 40) for revision in "ba")
+    for snapshot, when in ((later, 2000), (earlier, 1000)):
+        for file in save_ctc(snapshot).iterdir():
+            os.utime(file, (when, when))
     asked = []
 
     def ask(name, **options):
@@ -316,12 +304,9 @@ def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_
         ("user/small", 2000, {"architectures": ["Wav2Vec2ForCTC"], "model_type": "wav2vec2"}),
         ("user/other", 1000, {"architectures": ["BertModel"], "model_type": "bert"}),
     ):
-        folder = cache / f"models--{name.replace('/', '--')}"
-        (folder / "refs").mkdir(parents=True)
-        (folder / "refs" / "main").write_text("c0ffee")
-        (folder / "snapshots" / "c0ffee").mkdir(parents=True)
-        (folder / "snapshots" / "c0ffee" / "config.json").write_text(json.dumps(config))
-        (folder / "snapshots" / "c0ffee" / "model.safetensors").write_bytes(bytes(size))
+        snapshot = cached(cache, name, "c0ffee")
+        (snapshot / "config.json").write_text(json.dumps(config))
+        (snapshot / "model.safetensors").write_bytes(bytes(size))
     assert downloaded_recognizer()[0] == "user/small"
     said = reported("--output", "gallery", "--transcribe")
     assert "transcribed with user/small, which was downloaded before" in said

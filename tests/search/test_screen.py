@@ -3,7 +3,6 @@
 import os
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 
 import matplotlib
@@ -73,9 +72,9 @@ def test_a_line_is_reported_once_from_its_first_frame_to_the_next_without_it(fra
 
 
 class Fake:
-    """Reads the brightness of a picture."""
+    """Reads the brightness of a picture, or always the same word."""
 
-    name = "a reader 1.0"
+    name, word = "a reader 1.0", None
 
     def __init__(self, fail=False):
         self.pictures, self.fail = [], fail
@@ -84,7 +83,7 @@ class Fake:
         self.pictures.append(picture)
         if self.fail:
             raise RecognitionError("no")
-        return [] if picture.mean() < 40 else [f"brightness of {picture.mean() / 50:.0f}"]
+        return [] if picture.mean() < 40 else [self.word or f"brightness of {picture.mean() / 50:.0f}"]
 
 
 @pytest.mark.parametrize(
@@ -107,37 +106,21 @@ def test_a_lone_character_is_a_word_only_where_others_are(lines, names, expected
 @pytest.mark.parametrize("neighbour", ["talk.txt", "国庆节.txt"])
 def test_names_in_the_folder_say_whether_characters_are_words(neighbour, tmp_path):
     (tmp_path / neighbour).touch()
-
-    class Reader:
-        limits = Limits()
-
-        def read_duration(self, path):
-            return 2.0
-
-        def reporting_to(self, report):
-            return self
-
-        def sample_frames(self, path, pace, side):
-            yield 0.0, bright(50)
-
-    def read(picture):
-        return ["国"]
-
-    read.name = "fake"
-    screen = Screen(tmp_path / "gallery", read)
-    found = screen.make(str(tmp_path / "IMG_0001.mp4"), Reader())
-    assert [cue.text for cue in found.cues] == ["国"] * (neighbour != "talk.txt")
+    fake = Fake()
+    fake.word = "国"
+    cues = words_of([(0.0, bright(50))], fake, 2.0, str(tmp_path / "IMG_0001.mp4"))
+    assert [cue.text for cue in cues] == ["国"] * (neighbour != "talk.txt")
 
 
 def bright(value, size=(64, 48)):
     return np.full((*size, 3), value, np.uint8)
 
 
-def words_of(pictures, fake, end):
+def words_of(pictures, fake, end, path="file"):
     """The words of a file that shows these pictures."""
     media = SimpleNamespace(limits=Limits(), read_duration=lambda _: end, sample_frames=lambda *_: iter(pictures))
     media.reporting_to = lambda _: media
-    return Screen("gallery", fake).make("file", media).cues
+    return Screen("gallery", fake).make(path, media).cues
 
 
 def test_a_picture_in_which_nothing_changes_is_not_read_again():
@@ -205,21 +188,12 @@ def test_a_long_file_is_read_at_a_slower_pace(slides, tmp_path, monkeypatch):
 
 
 def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_path):
-    stop, ended, fake = Stop(), [], Fake()
+    stop, fake = Stop(), Fake()
     screen = Screen(tmp_path, fake)
     screen.on_progress = lambda path, second: second >= 4 and stop.set()
-
-    def read():
-        stop.join()
-        try:
-            screen.of(str(slides), "a1", SandboxedReader())
-        except Stopped as error:
-            ended.append(error)
-
-    thread = Thread(target=read)
-    thread.start()
-    thread.join(30)
-    assert len(ended) == 1 and len(fake.pictures) == 2 and os.listdir(tmp_path / "transcripts") == []
+    with stop.threads(1) as threads, pytest.raises(Stopped):
+        threads.submit(screen.of, str(slides), "a1", SandboxedReader()).result(30)
+    assert len(fake.pictures) == 2 and os.listdir(tmp_path / "transcripts") == []
 
 
 def test_slides_stand_still_and_films_and_empty_pictures_do_not():

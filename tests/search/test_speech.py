@@ -166,28 +166,23 @@ def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, t
     monkeypatch.setattr(
         "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
     )
-    stop, reported, ended = Stop(), [], []
+    stop, reported = Stop(), []
 
     def answer(count):
         if count == 3:
             stop.set()
         return HELLO
 
-    def listen():
-        stop.join()
-        for sha256 in ("a1", "a2"):
-            try:
-                speech.of(str(videos / "said.mp4"), sha256, reader=SandboxedReader())
-            except Stopped as error:
-                ended.append(error)
-
-    recognizer = heard_by("whisper", answer)
-    speech = Speech(tmp_path, recognizer)
+    speech = Speech(tmp_path, heard_by("whisper", answer))
     speech.on_progress = lambda path, second: reported.append(second)
-    thread = Thread(target=listen)
-    thread.start()
-    thread.join(30)
-    assert reported == [0.0, 0.5, 0.0] and len(ended) == 1
+    with stop.threads(1) as threads:
+        first, second = (
+            threads.submit(speech.of, str(videos / "said.mp4"), sha256, SandboxedReader()) for sha256 in ("a1", "a2")
+        )
+        assert first.result(30)
+        with pytest.raises(Stopped):
+            second.result(30)
+    assert reported == [0.0, 0.5, 0.0]
     assert os.listdir(tmp_path / "transcripts") == ["a1.speech.vtt"]  # what was not heard to its end is heard again
 
 
