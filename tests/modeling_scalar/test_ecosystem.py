@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
-from peft import AutoPeftModelForFeatureExtraction, LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from transformers import (
@@ -122,16 +121,6 @@ def test_a_device_map_puts_what_does_not_fit_on_disk(saved, tiny_model, clips, t
     ).eval()
     assert "disk" in model.hf_device_map.values()
     torch.testing.assert_close(scores(model, clips), scores(tiny_model, clips), rtol=0, atol=1e-6)
-
-
-def test_an_adapter_is_loaded_by_peft_alone(saved, tiny_model, clips, tmp_path):
-    torch.manual_seed(1)
-    config = LoraConfig(target_modules=["query", "value"], task_type="FEATURE_EXTRACTION", init_lora_weights=False)
-    adapted = get_peft_model(AutoModel.from_pretrained(saved), config).eval()
-    adapted.save_pretrained(tmp_path / "adapter")
-    loaded = AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path / "adapter").eval()
-    assert torch.equal(scores(loaded, clips), scores(adapted, clips))
-    assert not torch.allclose(scores(loaded, clips), scores(tiny_model, clips), atol=1e-3)
 
 
 def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_model, tiny_processor):

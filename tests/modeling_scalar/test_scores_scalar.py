@@ -339,6 +339,7 @@ def test_without_a_mask_each_clip_has_every_modality():
     ("change", "name"),
     [
         (lambda t, z, m: (t, z, m.float()), "modality_mask"),
+        (lambda t, z, m: (t, z.long().numpy(), m), r"Expected floats of a model: .* and torch.int64 \(23, 3, 24\)"),
         (lambda t, z, m: (t, z[:, :2], m), "modality_mask"),
         (lambda t, z, m: (t[:, :5], z, m), "text_embeds"),
         (lambda t, z, m: (t, z, m & (torch.arange(len(m)) != 3)[:, None]), r"\[3\]"),
@@ -370,42 +371,23 @@ def test_options_out_of_range_are_refused(name, values):
             retrieval_scores(*random_clips(), **{name: value})
 
 
-def test_another_name_of_the_temperature_is_answered_with_the_right_one():
-    for function in (retrieval_scores, query_weights, paired_weights, paired_centroids):
-        with pytest.raises(TypeError, match=r"no score option `temperature`; did you mean `query_temperature`\?"):
-            function(*random_clips(), temperature=0.05)
+@pytest.mark.parametrize(
+    ("names", "heads", "message"),
+    [(MODALITIES, None, "concat_embeds"), (("video", "subtitle", "audio"), torch.zeros(23, 3, 24), "needs the order")],
+)
+def test_concatenation_heads_need_to_be_there_and_an_order(names, heads, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_scores(*random_clips(), method="concat_head", modalities=names, concat_embeds=heads)
 
 
-def test_an_option_that_is_like_none_is_answered_with_all():
-    with pytest.raises(
-        TypeError, match="no score option `alpha`; did you mean `query_temperature` or `hyperbolic_mix`"
+def test_another_name_of_an_option_is_answered_with_those_like_it():
+    for name, answer in (
+        ("temperature", r"query_temperature`\?"),
+        ("alpha", "query_temperature` or `hyperbolic_mix"),
     ):
-        retrieval_scores(*random_clips(), alpha=0.05)
-
-
-def test_embeddings_that_are_whole_numbers_are_refused():
-    texts, modalities, mask = random_clips()
-    with pytest.raises(ValueError, match=r"Expected floats of a model: .* and torch.int64 \(23, 3, 24\)"):
-        retrieval_scores(texts, modalities.long().numpy(), mask)
-
-
-@pytest.mark.parametrize("value", [math.nan, 0.5])
-def test_arrays_that_are_not_of_unit_norm_are_refused_by_row(value):
-    texts, modalities, _ = (values.numpy().copy() for values in random_clips())
-    modalities[3, 1] = value
-    with pytest.raises(ValueError, match=r"`modality_embeds` must have unit norm.*\[3\]"):
-        retrieval_scores(texts, modalities)
-
-
-def test_concatenation_heads_of_another_order_are_refused():
-    names = ("video", "subtitle", "audio")
-    with pytest.raises(ValueError, match="needs the order"):
-        retrieval_scores(*random_clips(), method="concat_head", modalities=names, concat_embeds=random_clips()[1])
-
-
-def test_concatenation_heads_that_are_not_given_are_refused():
-    with pytest.raises(ValueError, match="concat_embeds"):
-        retrieval_scores(*random_clips(), method="concat_head", modalities=MODALITIES)
+        for function in (retrieval_scores, query_weights, paired_weights, paired_centroids):
+            with pytest.raises(TypeError, match=f"no score option `{name}`; did you mean `{answer}"):
+                function(*random_clips(), **{name: 0.05})
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.5, 2.0, math.nan, math.inf])
@@ -414,9 +396,11 @@ def test_vectors_that_are_not_of_unit_norm_are_refused_by_row(factor, argument):
     clips = random_clips()
     clips[2][5] = True
     clips[argument][5] *= factor
+    message = rf"{['text_embeds', 'modality_embeds'][argument]}` must have unit norm.*\[5\]"
     for function in (retrieval_scores, query_weights):
-        with pytest.raises(ValueError, match=rf"{['text_embeds', 'modality_embeds'][argument]}.*\[5\]"):
-            function(*clips)
+        for given in (clips, [values.numpy() for values in clips]):
+            with pytest.raises(ValueError, match=message):
+                function(*given)
 
 
 @pytest.mark.parametrize(("norm", "is_refused"), [(0.985, True), (0.994, False), (1.006, False), (1.015, True)])
