@@ -41,13 +41,20 @@ def data(tmp_path_factory):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def embed(tiny_model_dir, data):
     def run(output, **options):
         options = {"batch_size": 4, "progress": False, "dtype": "float32"} | options
         return embed_benchmark(output, tiny_model_dir, options.pop("benchmark", "miniature"), data, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def whole(embed, tmp_path_factory):
+    """A finished store, to which nothing is written."""
+    torch.set_num_threads(1)
+    return embed(tmp_path_factory.mktemp("whole") / "store").path
 
 
 @pytest.fixture(scope="module")
@@ -78,23 +85,18 @@ def files_of(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_store_holds_what_embedding_in_memory_gives(embed, reference, tmp_path):
-    gallery = embed(tmp_path / "store")
-    store = Embeddings.load(tmp_path / "store")
+def test_store_holds_what_embedding_in_memory_gives_and_where_it_comes_from(whole, reference, data, tiny_model_dir):
+    gallery, store = Gallery.open(whole), Embeddings.load(whole)
     for name in ("text_embeds", "modality_embeds", "modality_mask", "pairs"):
         assert torch.equal(getattr(store, name), getattr(reference, name)), name
     for name in ("clip_ids", "query_ids", "captions", "problems"):
         assert getattr(store, name) == getattr(reference, name), name
     assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    assert gallery.facts() == Gallery.open(tmp_path / "store").facts()
+    assert [path.name for path in whole.parent.iterdir()] == ["store"]
     assert gallery.facts()["gallery_sha256"] == reference.manifest()["sha256"]
-
-
-def test_metadata_tells_where_the_embeddings_come_from(embed, data, tiny_model_dir, tmp_path):
-    metadata = embed(tmp_path / "store", on_error="missing").metadata
+    metadata = gallery.metadata
     assert metadata["model"] == str(tiny_model_dir) and metadata["benchmark"] == "miniature"
-    assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "missing"
+    assert metadata["split"] == "test" and metadata["task"] == "retrieval" and metadata["on_error"] == "raise"
     assert metadata["score_options"] == {"method": "scalar", "query_temperature": 0.1}
     assert metadata["fingerprint"] == identify(tiny_model_dir).fingerprint
     assert metadata["left_out"] == [] and metadata["training"] is None
@@ -159,10 +161,9 @@ def counting(monkeypatch, stop_after=None):
 
 
 @pytest.mark.parametrize(("stop_after", "kept"), [(0, (0, 0)), (3, (12, 0)), (8, (21, 8))])
-def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch, stop_after, kept):
+def test_interrupted_run_goes_on_to_the_same_bytes(embed, whole, tmp_path, monkeypatch, stop_after, kept):
     """21 clips and 21 captions in batches of 4: 12 batches."""
     monkeypatch.setattr(module, "_CAPTIONS", 4)
-    embed(tmp_path / "whole")
     store = tmp_path / "store"
     with monkeypatch.context() as patched:
         counting(patched, stop_after)
@@ -174,24 +175,22 @@ def test_interrupted_run_goes_on_to_the_same_bytes(embed, tmp_path, monkeypatch,
     computed = counting(monkeypatch)
     embed(store)
     assert len(computed) == 12 - stop_after
-    assert rows_of(store) == rows_of(tmp_path / "whole")
-    assert Embeddings.load(store).metadata.keys() == Embeddings.load(tmp_path / "whole").metadata.keys()
+    assert rows_of(store) == rows_of(whole)
+    assert Embeddings.load(store).metadata.keys() == Embeddings.load(whole).metadata.keys()
 
 
-def test_finished_store_is_left_alone(embed, tmp_path, monkeypatch, caplog):
-    store = tmp_path / "store"
-    first = embed(store)
-    before = files_of(store)
+def test_finished_store_is_left_alone(embed, whole, monkeypatch, caplog):
+    before = files_of(whole)
     computed = counting(monkeypatch)
     with caplog.at_level(logging.INFO):
-        assert embed(store).facts() == first.facts()
+        assert embed(whole).facts() == Gallery.open(whole).facts()
     assert "is already finished; there is nothing to do" in caplog.text
-    assert computed == [] and files_of(store) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert computed == [] and files_of(whole) == before
+    assert [path.name for path in whole.parent.iterdir()] == ["store"]
 
 
-def test_what_datasets_reads_is_written_by_the_next_run_if_a_kill_came_before(embed, tmp_path):
-    embed(tmp_path / "store")
+def test_what_datasets_reads_is_written_by_the_next_run_if_a_kill_came_before(embed, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "store")
     kept = {path: path.read_bytes() for path in (tmp_path / "store" / "queries").glob("*.json")}
     for path in kept:
         path.unlink()
@@ -208,15 +207,13 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_other_arguments_are_refused_not_mixed(embed, tmp_path, monkeypatch, finished):
-    store = tmp_path / "store"
-    with monkeypatch.context() as patched:
-        counting(patched, None if finished else 5)
-        if finished:
+def test_other_arguments_are_refused_not_mixed(embed, whole, tmp_path, monkeypatch, finished):
+    store = whole
+    if not finished:
+        store = tmp_path / "store"
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            counting(patched, 5)
             embed(store)
-        else:
-            with pytest.raises(KeyboardInterrupt):
-                embed(store)
     before = files_of(store)
     assert ("unfinished" in Gallery.open(store).metadata) != finished and before
     for change, message in CHANGES:
