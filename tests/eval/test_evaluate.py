@@ -77,32 +77,41 @@ def test_embeddings_of_the_user_stay_as_they_are(table, tmp_path, tiny_model_dir
     assert embeddings.metadata == before
 
 
+TABLE = {"model": "light", "benchmark": "own", "root": "t.csv"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"embeddings": ["a", "b"]}, TypeError, "must be the folder or address of a gallery, .* got a list"),
         ({"embeddings": "nowhere"}, FileNotFoundError, "There is no gallery in 'nowhere'"),
-        ({"model": "nowhere", "benchmark": "own", "root": "t.csv"}, FileNotFoundError, "There is no model folder"),
-        ({"model": "light", "benchmark": "ownn", "root": "t.csv"}, ValueError, "must be one of .*, got 'ownn'"),
+        (TABLE | {"model": "nowhere"}, FileNotFoundError, "There is no model folder"),
+        (TABLE | {"benchmark": "ownn"}, ValueError, "must be one of .*, got 'ownn'"),
+        (TABLE | {"on_error": "skip"}, ValueError, "`on_error` must be"),
+        (TABLE | {"on_missing": "skip"}, ValueError, "`on_missing` must"),
+        (TABLE | {"batch_size": 0}, ValueError, "`batch_size`"),
+        (TABLE | {"plugins": ["no_such"]}, ValueError, "The plugin"),
+        ({}, ValueError, "Expected a model, a benchmark and its root, or embeddings"),
+        ({"model": "m", "benchmark": "miniature"}, ValueError, "belong together"),
         (
-            {"model": "light", "benchmark": "own", "root": "t.csv", "on_error": "skip"},
+            {"embeddings": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
             ValueError,
-            "`on_error` must be",
+            r"\['captions', 'on_missing'\] are settings of reading a benchmark",
         ),
-        (
-            {"model": "light", "benchmark": "own", "root": "t.csv", "on_missing": "skip"},
-            ValueError,
-            "`on_missing` must",
-        ),
-        ({"model": "light", "benchmark": "own", "root": "t.csv", "batch_size": 0}, ValueError, "`batch_size`"),
-        ({"model": "light", "benchmark": "own", "root": "t.csv", "plugins": ["no_such"]}, ValueError, "The plugin"),
+        (TABLE | {"rates": (0, 50)}, ValueError, "between 0 and 1"),
+        ({"embeddings": "e", "depths": (50,)}, ValueError, "The second stage needs a cross-encoder and clips to read"),
+        (TABLE | {"fusion_split": "validation", "depths": ()}, ValueError, "Fusion needs the second stage"),
+        (TABLE | {"fusion_split": "test"}, ValueError, "chosen on another split than 'test', which is reported"),
     ],
 )
-def test_a_wrong_argument_is_named_in_a_sentence(arguments, error, message, tmp_path, monkeypatch):
+def test_a_wrong_argument_is_named_in_a_sentence_and_nothing_is_written(
+    arguments, error, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("\n".join(LINES) + "\n")
     with pytest.raises(error, match=message):
-        evaluate(**arguments, progress=False)
+        evaluate(**arguments, output="out", progress=False)
+    assert not list(Path().glob("out/*"))
 
 
 def test_a_model_that_is_loaded_is_to_be_named(table, tiny_model_dir):

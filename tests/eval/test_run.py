@@ -34,9 +34,6 @@ def make_embeddings(**changes):
     return slow.make_embeddings(12, 1, dim=8, **{"problems": ["clip3: audio is broken"]} | changes)
 
 
-MODEL = {"model": "m", "benchmark": "miniature", "root": "r"}
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return generate(tmp_path_factory.mktemp("run") / "data", num_train=3, num_validation=0, num_test=14, num_proc=1)
@@ -234,27 +231,6 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
     assert "my_product" in done.output and "my_product" in (tmp_path / "out" / "report" / "tables.md").read_text()
     assert "my_product" in results["retrieval"]["ladder"][0]["text_to_video_recall_at_1"]
     register_method("my_product")  # the name is free again
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "Expected a model, a benchmark and its root, or embeddings"),
-        ({"model": "m", "benchmark": "miniature"}, "belong together"),
-        (
-            {"embeddings": "e", "captions": "all", "columns": None, "on_missing": "leave_out"},
-            r"\['captions', 'on_missing'\] are settings of reading a benchmark",
-        ),
-        (MODEL | {"rates": (0, 50)}, "between 0 and 1"),
-        ({"embeddings": "e", "depths": (50,)}, "The second stage needs a cross-encoder and clips to read"),
-        (MODEL | {"fusion_split": "validation", "depths": ()}, "Fusion needs the second stage"),
-        (MODEL | {"fusion_split": "test"}, "chosen on another split than 'test', which is reported"),
-    ],
-)
-def test_what_contradicts_itself_is_refused_before_anything_is_read(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        evaluate(**arguments, output=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_command_prints_the_table_and_repeats_rates(tmp_path):

@@ -17,11 +17,6 @@ from tests.modeling_scalar.test_loading import save_adapter
 
 
 @pytest.fixture
-def model_dir(tmp_path, tiny_model_dir):
-    return copytree(tiny_model_dir, tmp_path / "model")
-
-
-@pytest.fixture
 def gallery_dir(tmp_path):
     columns = {name: normalize(torch.randn(2, 8), dim=-1) for name in ("image", "title")}
     return Gallery.from_arrays(["a", "b"], columns, path=tmp_path / "gallery").path

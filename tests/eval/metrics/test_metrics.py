@@ -49,14 +49,6 @@ def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
         assert relevant.sum(dim=1).max() > 1 and len(ranks.unique()) > 2
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -torch.inf])
-def test_constant_scores_rank_last(value):
-    scores = torch.full((2, 7), value)
-    assert relevant_ranks(scores, torch.tensor([[0, 3], [1, 0]])).tolist() == [7, 7]
-    # Three relevant ones of seven: four irrelevant ones before the first, successive places in the order of the pairs.
-    assert relevant_ranks(scores[:1], torch.tensor([[0, 6], [0, 0], [0, 2]])).tolist() == [5, 6, 7]
-
-
 def test_no_queries_have_no_ranks():
     assert relevant_ranks(torch.zeros(0, 4), torch.zeros(0, 2, dtype=torch.long)).tolist() == []
 
