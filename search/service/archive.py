@@ -19,7 +19,7 @@ from scalar_retrieval.gallery.querying import NothingToCompareError, QueryModel
 from scalar_retrieval.gallery.searcher import Searcher, Selection, StoredClip
 from scalar_retrieval.gallery.searching import check_supported, search
 from scalar_retrieval.gallery.store.described import ADVICE, LIMITS
-from scalar_retrieval.gallery.store.published import is_from_hub
+from scalar_retrieval.gallery.store.places import is_from_hub
 from scalar_retrieval.gallery.store.rows import recording_of
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.gallery.words.cues import may_have_words
