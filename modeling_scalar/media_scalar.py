@@ -61,6 +61,7 @@ _STRIP = 64  # rows
 _UPRIGHT = np.eye(3, dtype=np.int32)  # a display matrix
 _GAP = 0.25  # seconds; sound whose timestamps jump by more is missing in between
 _MARRED = 1.0  # seconds; pictures that build on a damaged one are shown from then on, if no keyframe comes before
+_EVEN = 0.9  # of the packets that follow at the usual interval: then a longer one is a gap
 _MOST_OF = 0.95  # of what a container promises, which is rarely exact
 _MOST_ERRORS = 100  # of a demuxer, one after the other
 _MOST_PASSES = 8  # over frames of which some turn out to be damaged
@@ -129,8 +130,11 @@ class Packets:
     end: float  # where its last packet ends
     seconds: float  # the durations of all packets together
     captions: list[Cue]  # of captions inside pictures
+    corrupt: np.ndarray  # pts of those that the demuxer calls damaged
+    stop: int | None  # the byte of the file at which the last one ends
     missing: MediaError | None = None  # why there are fewer than the container promises
     ends_early: bool = False  # whether those at its end are missing
+    vanished: Sequence[float] = ()  # the seconds of the file at which damage has left no packet
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -141,10 +145,33 @@ class Packets:
         return self.start - self.zero
 
     def missing_in(self, window: Window | None) -> MediaError | None:
-        """`missing`, unless the window ends before."""
-        if window is not None and window[1] is not None and window[1] <= self.end - self.zero:
+        """`missing`, unless the window ends before, or packets that have vanished are all that is missing."""
+        is_before = window is not None and window[1] is not None and window[1] <= self.end - self.zero
+        if not is_before and (self.ends_early or not self.vanished):
+            return self.missing
+        vanished = inside(self.vanished, window)
+        if not vanished:
             return None
-        return self.missing
+        what = f"nothing could be read from {vanished[0]:.1f} s on"
+        return MediaError(f"{self.name}: {what}. The file is damaged.")
+
+    def gaps(self) -> list[tuple[int, int, list[float]]]:
+        """The neighbours in time between which packets of an even stream are missing, and when these would be, in
+        seconds of the file. Streams with a variable rate of frames have none."""
+        order = np.argsort(self.pts, kind="stable")
+        steps = np.diff(self.pts[order])
+        if not steps.any():
+            return []
+        step = np.median(steps[steps > 0])
+        if np.mean(steps <= 1.5 * step) < _EVEN:
+            return []
+        gaps = []
+        for place in np.flatnonzero(steps > 2.5 * step):
+            count = round(steps[place] / step) - 1
+            if count <= len(self):  # more is noise in a timestamp
+                times = self.pts[order[place]] + step * np.arange(1, count + 1)
+                gaps.append((order[place], order[place + 1], (times * self.tick - self.zero).tolist()))
+        return gaps
 
     def in_presentation_order(self) -> np.ndarray:
         """The indices of the packets in the order of presentation, from the first keyframe on."""
@@ -184,43 +211,24 @@ def zero_of(container: Any) -> float:
     return (container.start_time or 0) / av.time_base
 
 
-def demuxed(container: Any, streams: Any, errors: list[Exception] | None = None) -> Iterator[Any]:
-    """The packets of a stream, or of several. Where a demuxer fails, it goes on behind that, and the error is added to
-    `errors`."""
-    num_errors = 0
-    while num_errors < _MOST_ERRORS:
-        try:
-            for packet in container.demux(streams):
-                num_errors = 0
-                yield packet
-            return
-        except IndexError:  # in the end, PyAV misses the streams that noise has added
-            return
-        except av.FFmpegError as error:
-            check_memory(error)
-            num_errors += 1
-            if errors is not None:
-                errors.append(error)
-
-
-def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
-    """List the packets of a stream without decoding."""
+def list_packets(path: AnyPath, container: Any, stream: Any, demuxed: Iterable) -> Packets:
+    """List the packets of a stream, `demuxed`, without decoding."""
     # Compact columns: a long film has a million packets.
     pts = array("q")
     dts = array("q")
     sizes = array("q")
     keys = bytearray()
     hidden = bytearray()
+    corrupt = array("q")
+    last = None
     captions = []
     cues = []
     seconds = 0.0
     end = 0.0
     has_times = True
-    missing = None
     tick = float(stream.time_base or 0)
     zero = zero_of(container)
-    errors = []
-    for packet in demuxed(container, stream, errors):
+    for packet in demuxed:
         if packet.size == 0 and packet.dts is None:  # PyAV's flush packet
             continue
         duration = (packet.duration or 0) * tick
@@ -237,11 +245,12 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
         sizes.append(packet.size)
         keys.append(packet.is_keyframe)
         hidden.append(packet.is_discard)
+        last = packet
+        if packet.is_corrupt:
+            corrupt.append(pts[-1])
     if captions:
         captions.append((end - zero, "942c"))  # the command that ends the last one
         cues = caption_cues(stream_name(path, stream), captions)
-    if errors:
-        missing = MediaError(f"{stream_name(path, stream)}: reading failed ({errors[0].strerror}).")
     # Whether a frame can be found by its time.
     # AVI has no presentation times, FFmpeg guesses them; VP8 has packets that are never shown, without marking them
     context = stream.codec_context
@@ -262,8 +271,15 @@ def list_packets(path: AnyPath, container: Any, stream: Any) -> Packets:
         end=end or zero + seconds,
         seconds=seconds,
         captions=cues,
-        missing=missing,
+        corrupt=np.array(corrupt, np.int64),
+        stop=None if last is None or last.pos is None else last.pos + last.size,
     )
+
+
+def inside(seconds: Iterable[float], window: Window | None) -> list[float]:
+    """The seconds that lie in a window."""
+    start, stop = window or (-math.inf, None)
+    return [second for second in seconds if second >= start and (stop is None or second < stop)]
 
 
 def in_window(times: Sequence[float], end: float, window: Window | None) -> np.ndarray:
@@ -404,6 +420,16 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
                 yield piece.to_ndarray()[0]
 
 
+def _can_be_mixed(frame: Any) -> bool:
+    """Whether FFmpeg has a rule to mix the channels of an audio frame: not of eleven in no known order, as noise in a
+    packet may say."""
+    try:
+        next(mono([frame]), None)
+    except av.ArgumentError:
+        return False
+    return True
+
+
 def placed(frames: Iterable, position: float, origin: float) -> Iterator[tuple[float, Any]]:
     """Audio frames, the first of which begins at a second of the track, each with the second at which the frames begin
     that it follows without a gap; `origin` is the track's beginning on the clock of the stream."""
@@ -477,7 +503,7 @@ def joined_losses(problems: Iterable[str]) -> dict[str, list[str]]:
     sentences = {}
     for group in groups.values():
         sentence, match = group[0]
-        if len(group) > 1:
+        if match is not None and len(group) > 1:
             amount, total = np.sum([(float(match[2]), float(match[3])) for _, match in group], axis=0)
             sentence = f"{match[1]}{amount:.10g} of {total:.10g}{match[4]}"
         sentences[sentence] = [problem for problem, _ in group]
@@ -495,17 +521,19 @@ class _Losses:
     def add(self, item: Any, damage: _Damage) -> None:
         """Add a packet that does not decode, or a damaged frame."""
         self.damage = self.damage or damage
-        self.seconds.append((item.pts or 0) * self.packets.tick - self.packets.zero)
+        pts = item.dts if item.pts is None else item.pts
+        self.seconds.append((pts or 0) * self.packets.tick - self.packets.zero)
 
     def sentence(self, window: Window | None, read: float, each: float, unit: str) -> str | None:
         """A sentence on what is lost in a window in which so much was `read`; `each` is what a loss costs."""
-        start, stop = window or (-math.inf, None)
-        inside = [second for second in self.seconds if second >= start and (stop is None or second < stop)]
-        if not inside:
+        # Sound may have been decoded twice, to find a part of it.
+        lost = inside({*self.seconds, *self.packets.vanished}, window)
+        if not lost:
             return None
-        amount = round(each * len(inside), 2)
+        amount = round(each * len(lost), 2)
         how_much = f"{amount:.10g} of {round(read + amount, 2):.10g} {unit} could not {IN_PART}"
-        return f"{self.packets.name}: {how_much}, the first at {max(0.0, min(inside)):.1f} s ({self.damage.reason})."
+        reason = (self.damage or _Damage).reason
+        return f"{self.packets.name}: {how_much}, the first at {max(0.0, min(lost)):.1f} s ({reason})."
 
 
 @dataclass(eq=False)
@@ -616,7 +644,7 @@ class _VideoReader:
             if start:
                 with suppress(av.FFmpegError):
                     container.seek(round((zero + start) * av.time_base))
-            for frame in self.reader.decoded(self.path, stream, demuxed(container, stream), losses.add):
+            for frame in self.reader.decoded(self.path, stream, self.reader.demuxed(container, stream), losses.add):
                 second = (frame.time or 0.0) - zero
                 if len(losses.seconds) > num_lost:
                     num_lost = len(losses.seconds)
@@ -681,7 +709,7 @@ class _VideoReader:
         except av.FFmpegError as error:
             raise _UnreliableTimestamps from error
         self._place = None
-        for packet in demuxed(self.container, self.stream):
+        for packet in self.reader.demuxed(self.container, self.stream):
             # A seek may lead to an earlier packet.
             if self._place is None and packet.pts == packets.pts[key]:
                 self._place = key - 1
@@ -718,6 +746,7 @@ class MediaReader:
 
     on_error = "raise"
     options: dict[str, str] = {}  # of FFmpeg's demuxers and decoders
+    may_lack_memory = False  # whether there is more for a file that needs it
     _report: Callable[[str], Any] | None = None
     # Of the last two streams, shared by all readers: windows are read one by one.
     _cached_packets: dict[tuple, Packets] = {}
@@ -764,6 +793,26 @@ class MediaReader:
                 raise MediaError(f"{path}: the {container.format.name} file holds neither video nor audio.")
             yield container
 
+    def demuxed(self, container: Any, streams: Any, errors: list[Exception] | None = None) -> Iterator[Any]:
+        """The packets of a stream, or of several. Where a demuxer fails, it goes on behind that, and the error is
+        added to `errors`."""
+        num_errors = 0
+        while num_errors < _MOST_ERRORS:
+            try:
+                for packet in container.demux(streams):
+                    num_errors = 0
+                    yield packet
+                return
+            except IndexError:  # in the end, PyAV misses the streams that noise has added
+                return
+            except av.FFmpegError as error:
+                # Noise in a size asks for any memory, too.
+                if self.may_lack_memory:
+                    check_memory(error)
+                num_errors += 1
+                if errors is not None:
+                    errors.append(error)
+
     def find_truncation(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
         """The error of a stream of which less came than the container promises, if so."""
         # Each container format has its own count of the packets of a stream.
@@ -789,15 +838,57 @@ class MediaReader:
                 stream = main_stream(path, container, kind)
                 if stream is None:
                     return None
-                packets = list_packets(path, container, stream)
-                packets.missing = packets.missing or self.find_truncation(path, container, stream, packets)
+                errors = []
+                packets = list_packets(path, container, stream, self.demuxed(container, stream, errors))
                 promised = (container.duration or math.inf) / av.time_base
                 packets.ends_early = packets.end - packets.zero < _MOST_OF * promised
+                packets.missing = self.find_truncation(path, container, stream, packets)
+                if errors:
+                    packets.missing = MediaError(f"{packets.name}: reading failed ({errors[0].strerror}).")
+                # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
+                is_short = packets.missing is not None and "mp4" not in container.format.name
+                packets.vanished = self._vanished(path, stream.index, packets, is_short)
             for old in list(self._cached_packets)[:-1]:
                 self._cached_packets.pop(old, None)
             self._cached_packets[key] = packets
         self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
         return packets
+
+    def _vanished(self, path: AnyPath, index: int, packets: Packets, is_short: bool) -> list[float]:
+        """The seconds at which packets of a stream are missing by damage: beside a damaged packet, in a file that is
+        too short, or where a part of the file about as large as they are belongs to no packet."""
+        vanished = []
+        places = None
+        for before, after, seconds in packets.gaps():
+            is_marked = (packets.corrupt >= packets.pts[before]) & (packets.corrupt <= packets.pts[after])
+            if not is_short and not is_marked.any():
+                if places is None:
+                    places = self.places_of(path)
+                indices, times, starts, sizes = places.T
+                is_own = indices == index
+                (first,) = np.flatnonzero(is_own & (times == packets.pts[before]))[:1]
+                (last,) = np.flatnonzero(is_own & (times == packets.pts[after]))[:1]
+                is_between = (starts > starts[first]) & (starts < starts[last])
+                num_unread = starts[last] - starts[first] - sizes[first] - sizes[is_between].sum()
+                if num_unread < len(seconds) * packets.sizes.mean() / 2:
+                    continue
+            vanished += seconds
+        return vanished
+
+    def places_of(self, path: AnyPath) -> np.ndarray:
+        """Of each packet of a file the index of its stream, its pts, and its first byte and size in the file, int64
+        `(packets, 4)`."""
+        places = []
+        ends = defaultdict(int)
+        with self.opened(path) as container:
+            for packet in self.demuxed(container, ()):
+                if packet.pts is not None:
+                    index = packet.stream_index
+                    # Of the frames that a packet of the container holds, all but the first have no place of their own.
+                    start = ends[index] if packet.pos is None else packet.pos
+                    ends[index] = start + packet.size
+                    places.append((index, packet.pts, start, packet.size))
+        return np.array(places, np.int64).reshape(-1, 4)
 
     def decoded(self, path: AnyPath, stream: Any, packets: Iterable, lose: Lose) -> Iterator[Any]:
         """The frames of packets, decoded by one thread, so that damage is met where it is. Damage is an error or, if
@@ -807,6 +898,7 @@ class MediaReader:
         is_video = stream.type == "video"
         count = 0
         is_marked = False
+        can_be_mixed = {}
         if not context.is_open:
             context.options = dict(self.options)
             context.thread_count = 1
@@ -832,6 +924,12 @@ class MediaReader:
                     if frame.is_corrupt and not (is_marked and context.name == "hevc"):
                         damage = _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
                     is_marked = frame.is_corrupt
+                else:
+                    layout = frame.layout.name
+                    if layout not in can_be_mixed:
+                        can_be_mixed[layout] = _can_be_mixed(frame)
+                    if not can_be_mixed[layout]:
+                        damage = _Damage(f"{name}: {layout} in no known order cannot be mixed.")
                 self.lose_or_raise(frame, damage, lose)
                 if damage is None:
                     count += 1
@@ -948,7 +1046,7 @@ class MediaReader:
         """The samples of the main audio track from `start` to `stop`, in 16 bits and in pieces."""
         with self.opened(path) as container:
             stream = main_stream(path, container, "audio")
-            frames = self.decoded(path, stream, demuxed(container, stream), lose)
+            frames = self.decoded(path, stream, self.demuxed(container, stream), lose)
             yield from sound_of_span(frames, 0.0, packets.start, start, stop, rate)
 
     def read_audio_parts(

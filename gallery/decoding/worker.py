@@ -32,7 +32,6 @@ from scalar_retrieval.modeling_scalar.media_scalar import (
     Window,
     av,
     check_content,
-    demuxed,
     joined_losses,
     sound_of_span,
     truncation_error,
@@ -56,6 +55,7 @@ _LONGEST_TITLE = 1000  # characters
 _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvideo", "obu")
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
 _BINS = 16  # of the histogram of a colour channel
+_MOST_READ = 0.95  # of a file; the rest may be an index
 _LATE = 0.9  # of a file: where its end is looked for
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 # In this order: QuickTime's own tag is the moment of recording in its time zone; `date` may be that of a publication.
@@ -232,6 +232,7 @@ class LimitedReader(MediaReader):
     def __init__(self, limits: Limits, memory: int):
         self.limits = limits
         self.memory = memory
+        self.may_lack_memory = memory < limits.memory
         self.pixels = 0
         self.options = {"max_pixels": str(int(limits.pixels))}
 
@@ -241,7 +242,7 @@ class LimitedReader(MediaReader):
             raise self.limits.exceeded(where, limit, what, needed)
         if limit == "pixels":
             self.pixels = max(self.pixels, int(needed))
-            if needed > _LARGE_PICTURE and self.memory < self.limits.memory:
+            if needed > _LARGE_PICTURE and self.may_lack_memory:
                 raise MemoryError
 
     def find_truncation(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> MediaError | None:
@@ -256,6 +257,13 @@ class LimitedReader(MediaReader):
             end = _end_of_matroska(path)
         if end > size:
             return truncation_error(path, stream, f"{end} bytes", f"{size}")
+        # Fragments of mp4 name neither their number nor their size: reading ends at the first that is damaged.
+        if "mp4" in kind and not stream.frames and (packets.stop or size) < _MOST_READ * size:
+            end = int(self.places_of(path)[:, 2:].sum(axis=1).max())
+            if end < _MOST_READ * size:
+                packets.ends_early = True
+                what = f"reading ended at byte {end} of {size}"
+                return MediaError(f"{packets.name}: {what}. The file is truncated or damaged.")
         # Samples, where a header counts these instead of packets.
         if kind in ("aiff", "caf", "flac"):
             rate = stream.codec_context.sample_rate
@@ -291,11 +299,11 @@ class LimitedReader(MediaReader):
         on the clock of the stream; `None` if there are no timestamps, or no way to them."""
         try:
             # The clock begins with the first frame, unless those before it are lost.
-            origin = float(next(self.decoded(path, stream, demuxed(container, stream), lose)).pts * stream.time_base)
+            origin = float(next(self.decoded(path, stream, self.demuxed(container, stream), lose)).pts * stream.time_base)
             if origin > packets.start + _RUN_UP:
                 origin = packets.start
             container.seek(int((origin + seconds - _RUN_UP) / stream.time_base), stream=stream)
-            frames = self.decoded(path, stream, demuxed(container, stream), lose)
+            frames = self.decoded(path, stream, self.demuxed(container, stream), lose)
             first = next(frames)
             position = float(first.pts * stream.time_base) - origin
             if position <= seconds:
@@ -357,7 +365,7 @@ class LimitedReader(MediaReader):
                 start = float(chapter["start"] * chapter["time_base"]) - zero_of(container)
                 chapters.append((max(start, 0.0), _title_in(chapter["metadata"])))
             tracks = container.streams
-            has_packets = any(packet.size for packet in demuxed(container, (*tracks.video, *tracks.audio)))
+            has_packets = any(packet.size for packet in self.demuxed(container, (*tracks.video, *tracks.audio)))
             # Tags of the file come before those of its tracks, where Ogg has all of them.
             tags = {}
             for source in (*tracks, container):
