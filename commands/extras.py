@@ -26,6 +26,7 @@ _EXTRAS = {
     "onnxruntime": ("screen",),
     "pandas": ("eval", "hub"),
     "peft": ("search", "train", "eval", "hub"),
+    "pillow_heif": ("search",),
     "py3langid": ("search",),
     "pyarrow": ("search", "train", "eval", "hub"),
     "pydantic": ("search",),

@@ -226,8 +226,8 @@ class IndexConfig:
         bool,
         _reading(
             "--pictures",
-            help="Also embed the pictures in folders (JPEG, PNG, WebP, AVIF, TIFF, BMP; HEIC with the package "
-            "pillow-heif), each as a film of one frame. Pictures that are named need no option.",
+            help="Also embed the pictures in folders (JPEG, PNG, WebP, AVIF, HEIC, TIFF, BMP), each as a film of one "
+            "frame. Pictures that are named need no option.",
         ),
     ] = False
     limits: Limit = ()

@@ -49,6 +49,8 @@ PICTURE_FILES = tuple(".jpg .jpeg .jpe .jfif .png .webp .bmp .tif .tiff .avif .h
 # Pillow's formats of pictures. No others: some run programs, as EPS does.
 _PICTURE_FORMATS = ["JPEG", "PNG", "WEBP", "AVIF", "BMP", "TIFF", "GIF"]
 _LARGE_PICTURE = 4096 * 2304  # in pixels: larger ones are not tried with the light share of memory
+_LEAST_SIDE = 1024  # pixels, more than any encoder sees: a JPEG is decoded smaller, but no side shorter than that
+_BYTES_OF_COEFFICIENTS = 6  # of each pixel of a JPEG
 _LONGEST = 8000  # characters of a message
 _LONGEST_TITLE = 1000  # characters
 # Formats whose duration is missing or guessed from the first bytes.
@@ -299,7 +301,9 @@ class LimitedReader(MediaReader):
         on the clock of the stream; `None` if there are no timestamps, or no way to them."""
         try:
             # The clock begins with the first frame, unless those before it are lost.
-            origin = float(next(self.decoded(path, stream, self.demuxed(container, stream), lose)).pts * stream.time_base)
+            origin = float(
+                next(self.decoded(path, stream, self.demuxed(container, stream), lose)).pts * stream.time_base
+            )
             if origin > packets.start + _RUN_UP:
                 origin = packets.start
             container.seek(int((origin + seconds - _RUN_UP) / stream.time_base), stream=stream)
@@ -494,7 +498,14 @@ class PictureReader(LimitedReader):
     ) -> list[tuple[float, Any]]:
         """Read the picture, at second 0."""
         with opened_picture(path) as picture:
-            self._check_picture(os.fspath(path), picture.width, picture.height)
+            number = picture.width * picture.height
+            what = f"pictures of {picture.width}x{picture.height} = {number} pixels"
+            picture.draft(None, (side or _LEAST_SIDE,) * 2)  # a half, a quarter or an eighth of a JPEG
+            needed = picture.width * picture.height
+            # Of a progressive JPEG all coefficients are kept, however small it is decoded.
+            if "progression" in picture.info:
+                needed = max(needed, number * _BYTES_OF_COEFFICIENTS // self.bytes_per_pixel)
+            self.check(os.fspath(path), "pixels", needed, what)
             pixels = upright_pixels(picture, side)
         chosen = select([0.0])
         if prepare is not None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scalar_retrieval.gallery.decoding import LimitError, SandboxedReader
-from scalar_retrieval.gallery.decoding.worker import opened_picture, upright_pixels
+from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader
+from scalar_retrieval.gallery.decoding.worker import opened_picture
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 
 RED, GREEN, BLUE, YELLOW, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 255, 255)
@@ -97,8 +97,7 @@ def black_png(width, height):
 REFUSED = {
     "bomb.png": (black_png(30000, 30000), "pictures of 30000x30000 .*--limit pixels=900000000"),
     "cut.png": (black_png(16, 16), r"not a readable picture \(.*truncated"),
-    "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(99), "HEIC needs the package pillow-heif, `pip install"),
-    "renamed.jpg": (b"\0\0\0\x18ftypmif1" + bytes(99), "HEIC needs the package pillow-heif"),
+    "cut.heic": (b"\0\0\0\x18ftypheic" + bytes(99), "not a readable picture"),
     "program.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\nshowpage\n", "damaged, or of another type"),
     "words.webp": (b"words", "it is damaged, or of another type"),
     "empty.jpg": (b"", "it is empty"),
@@ -121,15 +120,35 @@ def test_a_picture_that_needs_more_memory_is_read_alone(tmp_path, monkeypatch):
     assert read(tmp_path / "a.png").shape == (3000, 3000, 3)
 
 
-def test_heic_is_read_where_its_package_is_installed(tmp_path, monkeypatch):
-    (tmp_path / "pillow_heif.py").write_text(
-        "from PIL import Image, PngImagePlugin\n"
-        "def register_heif_opener():\n"
-        "    Image.register_open('HEIF', PngImagePlugin.PngImageFile, lambda head: head.startswith(b'\\x89PNG'))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("scalar_retrieval.gallery.decoding.worker._PICTURE_FORMATS", [])
-    quarters().save(tmp_path / "a.heic", "png")
-    with opened_picture(tmp_path / "a.heic") as picture:
-        assert np.array_equal(corners(upright_pixels(picture)), CORNERS)
-    monkeypatch.delitem(sys.modules, "pillow_heif")
+@pytest.mark.parametrize(("is_progressive", "share"), [(False, 0.07), (True, 0.4)])
+def test_a_large_jpeg_is_decoded_small_and_upright_within_the_limit(tmp_path, is_progressive, share):
+    options = turned(6) | {"progressive": is_progressive}
+    quarters().resize((4400, 4200)).save(tmp_path / "a.jpg", **options)
+    pixels = read(tmp_path / "a.jpg", Limits(pixels=share * 4400 * 4200))
+    assert pixels.shape == (1100, 1050, 3)
+    np.testing.assert_allclose(corners(pixels), [BLUE, RED, YELLOW, GREEN], atol=8)
+    with pytest.raises(LimitError, match=r"pictures of 4400x4200 = 18480000 pixels; the limit is"):
+        read(tmp_path / "a.jpg", Limits(pixels=(share - 0.03) * 4400 * 4200))
+
+
+def test_heic_is_turned_once_where_both_its_box_and_its_exif_say_so(tmp_path):
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    picture, path = quarters(), tmp_path / "a.heic"
+    picture.info["exif"] = turned(6)["exif"].tobytes()
+    picture.save(path, quality=95)
+    assert b"irot" in path.read_bytes() and b"Exif" in path.read_bytes()
+    pixels = read(path)
+    assert pixels.shape == (60, 40, 3)
+    np.testing.assert_allclose(corners(pixels), [BLUE, RED, YELLOW, GREEN], atol=8)
+    with pytest.raises(LimitError, match="pictures of 40x60 = 2400 pixels"):
+        read(path, Limits(pixels=2000))
+
+
+@pytest.mark.parametrize(("name", "brand"), [("phone.heic", b"heic"), ("renamed.jpg", b"mif1")])
+def test_without_its_package_heic_says_what_to_install(tmp_path, monkeypatch, name, brand):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr(Image, "OPEN", {key: value for key, value in Image.OPEN.items() if key != "HEIF"})
+    (tmp_path / name).write_bytes(b"\0\0\0\x18ftyp" + brand + bytes(99))
+    with pytest.raises(MediaError, match="HEIC needs the package pillow-heif, `pip install"):
+        with opened_picture(tmp_path / name):
+            pass
