@@ -147,7 +147,7 @@ class Packets:
     def missing_in(self, window: Window | None) -> MediaError | None:
         """`missing`, unless the window ends before, or packets that have vanished are all that is missing."""
         is_before = window is not None and window[1] is not None and window[1] <= self.end - self.zero
-        if not is_before and (self.ends_early or not self.vanished):
+        if self.missing is not None and not is_before and (self.ends_early or not self.vanished):
             return self.missing
         vanished = inside(self.vanished, window)
         if not vanished:
@@ -845,18 +845,31 @@ class MediaReader:
                 packets.missing = self.find_truncation(path, container, stream, packets)
                 if errors:
                     packets.missing = MediaError(f"{packets.name}: reading failed ({errors[0].strerror}).")
-                # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
-                is_short = packets.missing is not None and "mp4" not in container.format.name
-                packets.vanished = self._vanished(path, stream.index, packets, is_short)
+                packets.vanished = self._vanished(path, container, stream, packets)
             for old in list(self._cached_packets)[:-1]:
                 self._cached_packets.pop(old, None)
             self._cached_packets[key] = packets
         self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
         return packets
 
-    def _vanished(self, path: AnyPath, index: int, packets: Packets, is_short: bool) -> list[float]:
+    def _vanished(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> list[float]:
         """The seconds at which packets of a stream are missing by damage: beside a damaged packet, in a file that is
         too short, or where a part of the file about as large as they are belongs to no packet."""
+        kind = container.format.name
+        # AVI has no timestamps, but an index, of which a picture stands eight bytes further on.
+        if kind == "avi":
+            listed = [entry for entry in stream.index_entries if entry.size]
+            num_missing = len(listed) - len(packets)
+            if stream.type != "video" or num_missing <= 0:
+                return []
+            starts = set(self.places_of(path)[:, 2].tolist())
+            times = [entry.timestamp * packets.tick - packets.zero for entry in listed if entry.pos + 8 not in starts]
+            if len(times) > 2 * num_missing:
+                return []
+            packets.ends_early = False  # its clock counts packets
+            return times
+        # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
+        is_short = packets.missing is not None and "mp4" not in kind
         vanished = []
         places = None
         for before, after, seconds in packets.gaps():
@@ -865,7 +878,7 @@ class MediaReader:
                 if places is None:
                     places = self.places_of(path)
                 indices, times, starts, sizes = places.T
-                is_own = indices == index
+                is_own = indices == stream.index
                 (first,) = np.flatnonzero(is_own & (times == packets.pts[before]))[:1]
                 (last,) = np.flatnonzero(is_own & (times == packets.pts[after]))[:1]
                 is_between = (starts > starts[first]) & (starts < starts[last])
@@ -882,12 +895,13 @@ class MediaReader:
         ends = defaultdict(int)
         with self.opened(path) as container:
             for packet in self.demuxed(container, ()):
-                if packet.pts is not None:
+                time = packet.dts if packet.pts is None else packet.pts
+                if time is not None:
                     index = packet.stream_index
                     # Of the frames that a packet of the container holds, all but the first have no place of their own.
                     start = ends[index] if packet.pos is None else packet.pos
                     ends[index] = start + packet.size
-                    places.append((index, packet.pts, start, packet.size))
+                    places.append((index, time, start, packet.size))
         return np.array(places, np.int64).reshape(-1, 4)
 
     def decoded(self, path: AnyPath, stream: Any, packets: Iterable, lose: Lose) -> Iterator[Any]:

@@ -506,6 +506,52 @@ def test_what_follows_damage_is_read_whole_and_in_windows_by_both_readers(tmp_pa
             assert [len(reader.read_frames(path, CHOOSE, window)) for window in windows] == [8, 8, 8]
 
 
+WIPED = {"mkv": bytes(4000), "ts": bytes(4000), "avi": bytes(4000), "moof": b"noise"}
+
+
+@pytest.mark.parametrize("kind", WIPED)
+def test_packets_that_vanish_in_damage_are_counted(tmp_path, kind):
+    container, video, audio, _ = MARRED.get(kind, MARRED["mp4"])
+    muxer = "movflags=frag_keyframe+empty_moov" if kind == "moof" else ""
+    whole = media(container, video, audio, frames=90, seconds=9.0, encoder="g=5", muxer=muxer)
+    start = len(whole) * 45 // 100
+    if kind == "moof":  # the name of a box is not known: it is skipped
+        start = whole.index(b"moof", start)
+    path = write(tmp_path, f"clip.{kind}", whole[:start] + WIPED[kind][:4000] + whole[start + len(WIPED[kind]) :])
+    frames, (sentence,) = read(path, None)
+    lost, total = map(int, re.search(rf"(\d+) of (\d+) frames could not {IN_PART}", sentence).groups())
+    assert lost >= 5 and 88 <= len(frames) + lost == total <= 90
+    windows = [read(path, None, window)[1] for window in ((0.0, 3.0), (3.0, 6.0), (6.0, None))]
+    assert not windows[0] and windows[1] and not windows[2]
+    with pytest.raises(MediaError, match="nothing could be read from [345]|a packet is damaged"):
+        SandboxedReader().read_frames(path)
+    sound, sentences = hear(path)
+    if kind != "avi":
+        seconds, total = map(float, re.search(r"([\d.]+) of ([\d.]+) s of sound", sentences[0]).groups())
+        assert total == pytest.approx(9, abs=0.3) == seconds + len(sound) / 16_000
+
+
+def test_gaps_of_a_stream_are_no_damage_where_nothing_stands_in_the_file(tmp_path):
+    path = write(tmp_path, "gap.mkv", remux(media("matroska", "libx264", "aac", **H264), "matroska", _without_4_to_6))
+    assert read(path, None)[1] == hear(path)[1] == []
+
+
+def test_fragments_that_follow_a_false_size_are_said_to_be_missing(tmp_path):
+    whole = media("mp4", "libx264", "aac", muxer="movflags=frag_keyframe+empty_moov", **H264)
+    start = whole.index(b"moof", len(whole) // 3) - 4
+    path = write(tmp_path, "clip.mp4", whole[:start] + b"\x70" + whole[start + 1 :])
+    for _, (sentence,) in (read(path, None), hear(path)):
+        assert re.search(
+            rf"only the first \d.\d s could {IN_PART}: reading ended at byte [0-9]+ of {len(whole)}", sentence
+        )
+
+
+def test_sound_of_noise_in_no_known_order_of_channels_is_skipped(tmp_path):
+    frame = av.AudioFrame(format="fltp", layout="11 channels", samples=1024)
+    frame.sample_rate = 16_000
+    assert not media_scalar._can_be_mixed(frame)
+
+
 def test_sound_after_a_gap_is_found_at_its_time(tmp_path):
     path = write(
         tmp_path, "gap.mkv", remux(media("matroska", "", "pcm_s16le", seconds=9.0), "matroska", _without_4_to_6)
@@ -546,6 +592,7 @@ def test_windows_of_damaged_films_are_reported_in_one_sentence(tmp_path):
     assert len(lines) > len(sentences) == 2
     (_, (whole,)), (_, (heard,)) = read(path, None), hear(path)
     assert re.sub(r" of \d+ frames", "", whole) in {re.sub(r" of \d+ frames", "", line) for line in sentences}
+    assert list(joined_losses(["the same"] * 3)) == ["the same"]
     assert sum(len(joined) for joined in sentences.values()) == len(lines) and " s of sound could not " in heard
 
 
