@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from uuid import uuid4
 
 from scalar_retrieval.gallery.decoding import IN_PART, LimitError, SandboxedReader, date_in_name, tolerant
-from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_batches
+from scalar_retrieval.gallery.embedding import Embedded, embed_batches, in_background, in_batches
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.scenes import scene_windows
 from scalar_retrieval.gallery.store.file_state import clip_stat, mark_of, unchanged_since
@@ -47,6 +47,7 @@ from .vanished import deleted, is_gone
 _AT_ONCE = 100  # moved or touched files per commit: a kill should not lose more, as hashing is slow
 _SUBTITLE = "subtitle"
 _RECOGNISED = {_SUBTITLE: Speech, SCREEN: Screen}  # modalities of words that machines recognise
+_MEASURING = "measuring scenes of"  # in the bar
 _AWAY = "no other file of the gallery is left there, perhaps because a drive is not mounted: --prune keeps them"
 
 TextsOfFiles = Mapping[str, Mapping[str, str]]
@@ -186,9 +187,9 @@ class _Source:
         return lines
 
 
-def _estimate(num_files: int, done: float, num_clips: int, seconds: float) -> str:
-    """How long all files will take, from the seconds that the first clips took."""
-    minutes = math.ceil(seconds * num_files / done / 60)
+def _estimate(num_files: int, share: float, num_clips: int, seconds: float) -> str:
+    """How long all files will take, from the share of them that was done in so many seconds, and the clips."""
+    minutes = math.ceil(seconds / share / 60)
     total = f"about {minutes} minutes" if minutes > 1 else "less than a minute"
     if minutes > 120:
         total = f"about {round(minutes / 60)} hours"
@@ -407,52 +408,67 @@ class _Update:
         parts = "; ".join(messages).split("; ")
         return any(LimitError.no_longer_holds(part, self.media.limits) for part in parts)
 
-    def sources(self, todo: Mapping[str, MediaFile | None]) -> Iterator[_Source]:
-        """The files to read, with the windows of each."""
+    def sources(
+        self, todo: Mapping[str, MediaFile | None], num_workers: int, bar: Progress
+    ) -> Generator[_Source, None, None]:
+        """The files to read, in order, with the windows of each, which are found in advance and several files at a
+        time."""
+
+        def find(item: tuple[str, MediaFile | None]) -> _Source | FileState:
+            return self._source(*item, bar)
+
+        for found in in_background(find, todo.items(), num_workers):
+            if isinstance(found, FileState):
+                self.report.add(found)
+            else:
+                yield found
+
+    def _source(self, path: str, file: MediaFile | None, bar: Progress) -> _Source | FileState:
+        """Find the windows of a file; its state, if that is not possible now, but it has not changed."""
         media = self.media
-        for path, file in todo.items():
-            there = self.clips.get(path, [])
-            seconds = None
-            # Cut the file into windows, where the gallery has any.
-            try:
-                if self.segment is not None:
-                    seconds = media.read_duration(path)
-                if mark_of(self._subtitle_of(path)):  # words of a list have no times
-                    windows = [None]
-                elif self.writer.metadata.get(SCENES):
-                    windows = scene_windows(path, seconds, self.segment, media)
-                else:
-                    windows = windows_of(seconds, self.segment)
-            except (OSError, ValueError) as error:
-                if file is not None:  # the file has not changed, and no windows can be added now
-                    reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-                    problems = (f"its length could not be read now: {reason}", file.reason)
-                    self.report.add(FileState(path, Status.UNCHANGED, problems=problems))
-                    continue
-                windows = [None]  # reading the file reports what is wrong
-            # The clips of a file that has not changed are kept, and only missing windows are read.
-            missing = []
-            stale = dict.fromkeys(there)
-            for window in windows:
-                name = clip_id_of(path, window)
-                if file is not None and name in stale:
-                    del stale[name]
-                else:
-                    missing.append(window)
-            if not missing:  # a problem is recorded nevertheless: read all again
-                missing = windows
-                stale = there
-            yield _Source(
-                path,
-                self.texts.get(path, {}),
-                self.known.get(path),
-                missing,
-                len(windows),
-                seconds,
-                list(stale),
-                was_known=bool(there) and (file is None or file.reason != UNFINISHED),
-                had_clips=bool(there),
-            )
+        there = self.clips.get(path, [])
+        seconds = None
+        # Cut the file into windows, where the gallery has any.
+        try:
+            if self.segment is not None:
+                seconds = media.read_duration(path)
+            bar.begin(path, seconds)
+            if mark_of(self._subtitle_of(path)):  # words of a list have no times
+                windows = [None]
+            elif self.writer.metadata.get(SCENES):
+                windows = scene_windows(path, seconds, self.segment, media, partial(bar.reach, _MEASURING, path))
+            else:
+                windows = windows_of(seconds, self.segment)
+        except (OSError, ValueError) as error:
+            bar.begin(path, seconds)
+            if file is not None:  # the file has not changed, and no windows can be added now
+                reason = str(error).removeprefix(f"{path}: ").rstrip(".")
+                problems = (f"its length could not be read now: {reason}", file.reason)
+                return FileState(path, Status.UNCHANGED, problems=problems)
+            windows = [None]  # reading the file reports what is wrong
+        # The clips of a file that has not changed are kept, and only missing windows are read.
+        missing = []
+        stale = dict.fromkeys(there)
+        for window in windows:
+            name = clip_id_of(path, window)
+            if file is not None and name in stale:
+                del stale[name]
+            else:
+                missing.append(window)
+        if not missing:  # a problem is recorded nevertheless: read all again
+            missing = windows
+            stale = there
+        return _Source(
+            path,
+            self.texts.get(path, {}),
+            self.known.get(path),
+            missing,
+            len(windows),
+            seconds,
+            list(stale),
+            was_known=bool(there) and (file is None or file.reason != UNFINISHED),
+            had_clips=bool(there),
+        )
 
 
 class Indexer:
@@ -533,7 +549,7 @@ class Indexer:
             update.find_gone(self.prune, unlisted)
             todo = update.choose()
             if todo:
-                self._read(update.sources(todo), len(todo), report)
+                self._read(update, todo, report)
         finally:
             self.report.update(report)
         return report
@@ -550,26 +566,32 @@ class Indexer:
         loaded = self._load()
         return embed_batches(loaded.model, loaded.processor, jobs, self._reader, batch_size, self.num_workers)
 
-    def _read(self, sources: Iterator[_Source], num_files: int, report: Report) -> None:
+    def _read(self, update: _Update, todo: Mapping[str, MediaFile | None], report: Report) -> None:
         """Read, embed and commit files, batch by batch."""
         waiting: deque[tuple[_Source, Window | None]] = deque()
 
         def jobs() -> Iterator[Job]:
             for source in sources:
-                bar.lengths[source.path] = source.seconds
                 for window in source.windows:
                     waiting.append((source, window))
                     yield Job(source.path, window, source.texts, source.before, source.seconds, source.key)
 
         # Recognising the words of one file may take long, so the bar shows the second that was reached.
         recognising = [maker for maker in self._reader.makers.values() if maker.recognizer is not None]
-        bar = Progress(num_files, len(recognising), self.progress)
+        doing = [maker.doing for maker in recognising]
+        if self.writer.metadata.get(SCENES):
+            doing.append(_MEASURING)
+        bar = Progress(len(todo), len(doing), self.progress)
         for maker in recognising:
-            maker.on_progress = partial(bar.recognise, maker.doing)
+            maker.on_progress = partial(bar.reach, maker.doing)
         # Clips are committed in the order in which they were submitted.
         began = time.monotonic()
         is_first = True
-        with closing(self._embed(jobs(), self.batch_size)) as batches, bar:
+        with (
+            closing(update.sources(todo, self.num_workers, bar)) as sources,
+            closing(self._embed(jobs(), self.batch_size)) as batches,
+            bar,
+        ):
             for batch in batches:
                 # Nothing is written of what was not asked.
                 asked = [waiting.popleft() for _ in range(min(self.batch_size, len(waiting)))]
@@ -578,9 +600,9 @@ class Indexer:
                 self._commit(reads, batch, report)
                 for source, *_ in reads:
                     bar.add(source.path, 1 / len(source.windows))
-                done = sum(1 / len(source.windows) for source, *_ in reads)
-                if is_first and self.progress and done < num_files - 0.5:
-                    bar.write(_estimate(num_files, done, len(reads), time.monotonic() - began), sys.stderr)
+                if is_first and self.progress and bar.share < 0.99:
+                    line = _estimate(len(todo), bar.share, len(reads), time.monotonic() - began)
+                    bar.write(line, sys.stderr)
                 is_first = False
 
     def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:

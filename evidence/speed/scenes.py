@@ -2,9 +2,8 @@
 
     python -m evidence speed scenes [--minutes 60] [--keyframes 250] [--repeats 3]
 
-The film is generated: one minute of scenes of 3 to 13 seconds (h264, 30 fps, about 2.5 Mb/s), repeated without encoding
-it again. "memory" is the most that one decoder held at a time. Processor seconds are those of all decoders and of this
-process.
+The film is generated: one minute of scenes of 3 to 13 seconds (h264, 30 fps, about 2.5 Mb/s), repeated as it is.
+Processor seconds are those of the decoders and of this process; memory is the most that a decoder held.
 """
 
 import resource

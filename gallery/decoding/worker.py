@@ -216,7 +216,7 @@ def firsts(seconds: Sequence[float], pace: float) -> list[int]:
 
 
 def colours_of(frame: np.ndarray) -> np.ndarray:
-    """The histogram of each channel of a frame `(height, width, 3)`: shares that add up to 1, of shape `(3 * bins,)`."""
+    """The histograms of the channels of a frame `(height, width, 3)`: shares that add up to 1, `(3 * bins,)`."""
     values = frame.reshape(-1, 3) // (256 // _BINS) + _BINS * np.arange(3)
     return np.bincount(values.ravel(), minlength=3 * _BINS).astype(np.float32) / values.size
 

@@ -12,26 +12,53 @@ def bar(capsys):
     made.close()
 
 
-def test_a_file_counts_as_far_as_its_words_are_recognised_and_once_at_most(bar):
-    bar.lengths["long.mp4"] = 100.0
-    bar.recognise("transcribing", "long.mp4", 50.0)  # by one of two recognisers
-    assert bar.n == pytest.approx(0.25)
-    bar.recognise("reading words of", "long.mp4", 100.0)
-    assert bar.n == pytest.approx(0.75) and bar.postfix == "reading words of long.mp4 at 01:40 of 01:40"
+def test_a_file_counts_for_its_seconds_and_one_of_unknown_length_like_the_mean(bar):
+    bar.begin("long.mp4", 90.0)
+    bar.add("long.mp4", 1 / 2)
+    assert bar.share == pytest.approx(45 / 180) and "0.5/2 files" in str(bar)
+    bar.begin("picture.png", None)  # counts for ten seconds
+    assert bar.share == pytest.approx(45 / 100)
+    bar.add("picture.png", 1.0)
+    assert bar.share == pytest.approx(55 / 100) and "1.5/2 files" in str(bar)
+    bar.begin("picture.png", None)  # a second look changes nothing
     for _ in range(3):
         bar.add("long.mp4", 1 / 3)
-    assert bar.n == pytest.approx(1.0)
+    assert bar.share == pytest.approx(1) and "2.0/2 files" in str(bar)
+
+
+def test_passes_through_a_file_count_like_embedding_it_and_those_that_were_not_needed_as_done(bar):
+    bar.begin("long.mp4", 100.0)
+    bar.begin("other.mp4", 100.0)
+    bar.reach("transcribing", "long.mp4", 50.0)
+    assert bar.share == pytest.approx(50 / 3 / 200)
+    bar.reach("reading words of", "long.mp4", 110.0)  # codecs round
+    assert bar.share == pytest.approx(50 / 200) and bar.postfix == "reading words of long.mp4 at 01:50 of 01:40"
+    for done in (0.5, 1.0):
+        bar.add("long.mp4", 1 / 2)
+        assert bar.share == pytest.approx((50 + 50 * done) / 200)
+
+
+def test_the_estimate_is_by_the_mean_speed_since_the_beginning(bar, monkeypatch):
+    for path in ("long.mp4", "other.mp4"):
+        bar.begin(path, 100.0)
+    now = bar.start_t
+    monkeypatch.setattr(bar, "_time", lambda: now)
+    for later, share, left in ((30.0, 0.1, "09:30"), (40.0, 0.3, "02:40")):
+        now = bar.start_t + later
+        bar.add("long.mp4", share)
+        assert f"<{left}" in str(bar)
 
 
 def test_words_of_a_file_of_unknown_length_only_say_where_they_are(bar):
-    bar.lengths["stream.ts"] = None
-    bar.recognise("transcribing", "stream.ts", 50.0)
+    bar.begin("stream.ts", None)
+    bar.reach("transcribing", "stream.ts", 50.0)
     assert bar.n == 0 and bar.postfix == "transcribing stream.ts at 00:50"
 
 
 def test_a_bar_that_is_not_shown_prints_nothing(capsys):
     bar = Progress(1, 0, is_shown=False)
-    bar.recognise("transcribing", "a.mp4", 1.0)
+    bar.begin("a.mp4", 10.0)
+    bar.reach("transcribing", "a.mp4", 1.0)
     bar.add("a.mp4", 1.0)
     bar.close()
     assert capsys.readouterr() == ("", "")
@@ -39,8 +66,9 @@ def test_a_bar_that_is_not_shown_prints_nothing(capsys):
 
 def test_what_a_recogniser_does_is_said_no_longer_once_files_are_embedded():
     with Progress(2, 1, True) as bar:
-        bar.lengths["a.mp4"] = 10.0
-        bar.recognise("reading words of", "a.mp4", 5.0)
+        bar.begin("a.mp4", 10.0)
+        bar.begin("b.mp4", 10.0)
+        bar.reach("reading words of", "a.mp4", 5.0)
         assert "reading words of a.mp4 at 00:05 of 00:10" in str(bar)
         bar.add("b.mp4", 1.0)
-        assert "reading words" not in str(bar) and "1.5/2" in str(bar)
+        assert "reading words" not in str(bar) and "1.2/2" in str(bar)
