@@ -1,12 +1,14 @@
 """Files are indexed as windows that end where scenes change."""
 
 from fractions import Fraction
+from threading import Barrier
 
 import av
 import numpy as np
 import pytest
 
 from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.scenes import scene_windows
 from tests.gallery.test_scenes import write_film
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
 
@@ -84,3 +86,19 @@ def test_how_files_are_cut_by_default(films):
     assert of == {"year.mkv#t=0,5", "year.mkv#t=5", "one.mkv#t=0,5", "one.mkv#t=5", "scenes.mp4"}
     index("--output", "whole", "--segment", "none")
     assert {name for name in names("whole") if "#t=" in name} == set()
+
+
+def test_scenes_of_several_files_are_measured_at_once_and_clips_keep_their_order(films, monkeypatch):
+    write_film(films / "clips" / "again.mp4", LENGTHS)
+    index("--segment", "scenes")
+    meeting = Barrier(2)  # who comes alone waits for the other one, and fails
+
+    def measure(path, *options):
+        if path.endswith(("again.mp4", "film.mp4")):
+            meeting.wait(60)
+        return scene_windows(path, *options)
+
+    monkeypatch.setattr("scalar_retrieval.search.indexing.scene_windows", measure)
+    index("--segment", "scenes", "--output", "other")
+    expected = list(Gallery.open("gallery").clip_ids)
+    assert list(Gallery.open("other").clip_ids) == expected and len(expected) == 12

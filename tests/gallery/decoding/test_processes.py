@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant
+from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant, worker
 from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 from tests.gallery.decoding.reading import picture, read_audio, read_frames, read_subtitle, write_media
@@ -490,3 +490,17 @@ def test_both_readers_read_the_same(media_corpus, kind):
                 faults.append(f"{name!r}: {what}: {expected!s:.300}, but {found!s:.300}")
     assert not faults, "\n".join(faults)
     assert num_same > num_errors or num_errors > 5
+
+
+def test_damage_that_may_be_a_lack_of_memory_is_read_again_with_all_of_it(monkeypatch):
+    def read_duration(reader, path):
+        reader.pixels = 10**7
+        reader._report("damaged")
+        return 1.0
+
+    monkeypatch.setattr(worker.LimitedReader, "read_duration", read_duration)
+    request = {"method": "read_duration", "path": "a.mp4", "options": {}, "limits": Limits(), "calls": []}
+    request["is_lenient"] = True
+    answer = "result", (1.0, ["damaged"])
+    for memory, expected in ((2**28, ("memory", None)), (2**30, answer)):
+        assert worker._handle(request | {"memory": memory}, None) == expected
