@@ -17,7 +17,7 @@ import numpy as np
 from evidence.speed.decoding import pan
 from evidence.speed.settings import ScenesConfig
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.decoding.pool import end_processes
+from scalar_retrieval.gallery.decoding.pool import _pool
 from scalar_retrieval.gallery.scenes import scene_windows
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE
 
@@ -77,6 +77,6 @@ def main(config: ScenesConfig) -> None:
             reader = SandboxedReader()
             windows = scene_windows(str(path), reader.read_duration(path), LONGEST_SCENE, reader)
             seconds = time.perf_counter() - begun
-            end_processes()  # so that their time is known
+            _pool.close()  # of processes that have ended the time and the memory are known
             most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
             print(f"{len(windows)} windows: {seconds:.1f} s, {_spent() - before:.1f} s of processor, {most:.0f} MiB")

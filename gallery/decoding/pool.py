@@ -498,11 +498,6 @@ class SandboxedReader(MediaReader):
         return self._call("read_duration", path)
 
 
-def end_processes() -> None:
-    """End all processes, which start again when they are needed."""
-    _pool.close()
-
-
 def sandboxed(processor: Processor, limits: Limits | None = None, on_error: str | None = None) -> Processor:
     """Return a processor that reads files through a [`SandboxedReader`].
 
