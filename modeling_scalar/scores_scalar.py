@@ -53,9 +53,8 @@ NORM_TOLERANCE = 0.01
 """How far the norm of a unit vector may be from 1: normalisation in bfloat16 is off by up to 0.4 %, in float16 by
 0.05 %."""
 
-# Without a gradient, pairs are scored in tiles of this many texts for each thread and clips, so that temporaries stay
-# in its cache.
-_TILE = (64, 1024)
+# Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache.
+_TILE = (256, 1024)
 _TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
 _LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
 _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifies the rounding of float32
@@ -590,7 +589,6 @@ class Pairs:
         num_texts = len(self.text_embeds)
         num_clips = len(self.clips)
         height, width = _TILE
-        height *= torch.get_num_threads()
         scores = self.text_embeds.new_empty(num_texts, num_clips, dtype=dtype)
         # Clips outside, so that what is computed per clip is shared by all texts.
         for start in range(0, num_clips, width):
