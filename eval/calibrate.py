@@ -127,6 +127,8 @@ def calibrate(
     queries = []
     if texts is not None:
         queries = _read_texts(texts)
+    else:
+        inputs.check_queries()
     from .fitting import calibrate_inputs, calibrate_texts
 
     if texts is not None:

@@ -129,6 +129,13 @@ class Inputs:
                 f"{type(self.embeddings).__name__}."
             )
 
+    def check_queries(self) -> None:
+        """Refuse a stored gallery that cannot be measured by its own queries, unless a benchmark gives captions."""
+        if self.benchmark is None and isinstance(self.embeddings, str | os.PathLike):
+            from scalar_retrieval.gallery.store.contents import Contents
+
+            Contents.open(self.embeddings).check_queries()
+
     @property
     def settings(self) -> dict[str, Any]:
         """How the split is read: keyword arguments of `load_split`."""

@@ -143,6 +143,7 @@ def evaluate(
         batch_size=batch_size,
         progress=progress,
     )
+    inputs.check_queries()
     if model is not None:
         _check_model(model, depths)
     from scalar_retrieval.gallery.store.described import score_options_of

@@ -63,6 +63,8 @@ WRONG = {
     "eval calibrate --embeddings nowhere --output out": NO_GALLERY,
     "eval calibrate --embeddings indexed --texts nowhere --output out": ["There is no nowhere."],
     "eval report nowhere --output out": ["nowhere does not exist; expected a results.json"],
+    "eval calibrate --embeddings indexed --output out": ["has clips but no queries"],
+    "eval run --embeddings indexed --output out": ["has clips but no queries"],
     "eval embed --model lite --benchmark msrvtt --root clips --output out": LITE,
     "eval audit --benchmark msrvtt --root nowhere": ["no folder 'nowhere'"],
     "eval audit --benchmark own --root nowhere.csv": ["There is no file nowhere.csv."],

@@ -276,20 +276,7 @@ class Embeddings:
             ValueError: a column is missing or of another type, lengths differ, an identifier repeats, a query has an
                 unknown clip, or a vector does not have unit norm.
         """
-        # A damaged or unfinished gallery would give the metrics of another benchmark.
-        if gallery.metadata.get("lost"):
-            raise ValueError(
-                f"A part of the embeddings in {gallery.path} was damaged and is lost: {gallery.metadata['lost']}. "
-                "They can be searched, but metrics would be those of another benchmark: remove them, and embed it "
-                "again."
-            )
-        gallery.check_finished()
-        if gallery.queries is None:
-            raise FileNotFoundError(
-                f"The gallery {gallery.path} has clips but no queries, so relevant clips are unknown. Give the model "
-                "and the benchmark too: its captions are then embedded, and its clips found in the gallery by their "
-                "files."
-            )
+        gallery.check_queries()
         # Queries and clips as they are stored; pairs by the identifiers of clips.
         queries = gallery.queries
         metadata = dict(gallery.metadata)

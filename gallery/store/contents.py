@@ -279,6 +279,23 @@ class Contents(Described):
         paths = self.file_rows.column("path")
         return frozenset(paths.filter(pc.match_substring(paths, "#t=")).to_pylist())
 
+    def check_queries(self) -> None:
+        """Raise an error unless metrics can be computed of these queries and clips: a ValueError if a part is lost or
+        missing, a FileNotFoundError if there are no queries."""
+        # A damaged or unfinished gallery would give the metrics of another benchmark.
+        if self.metadata.get("lost"):
+            raise ValueError(
+                f"A part of the embeddings in {self.path} was damaged and is lost: {self.metadata['lost']}. They can "
+                "be searched, but metrics would be those of another benchmark: remove them, and embed it again."
+            )
+        self.check_finished()
+        if self.queries is None:
+            raise FileNotFoundError(
+                f"The gallery {self.path} has clips but no queries, so relevant clips are unknown. Give the model "
+                "and the benchmark too: its captions are then embedded, and its clips found in the gallery by their "
+                "files."
+            )
+
     def check_finished(self) -> None:
         """Raise a ValueError if `scalar eval embed` has not finished embedding a benchmark here."""
         planned = self.metadata.get("unfinished")
