@@ -1,4 +1,4 @@
-"""Fixtures of several files: servers of PostgreSQL."""
+"""Fixtures of several files: servers of PostgreSQL, and a gallery that is served."""
 
 import os
 from importlib.util import find_spec
@@ -23,3 +23,13 @@ def postgres(_postgres_servers):
     """Gives servers of PostgreSQL, `postgres(3)` three; after the test they run, and its databases are gone."""
     yield _postgres_servers
     _postgres_servers.renew()
+
+
+@pytest.fixture(scope="session")
+def unchanged(tmp_path_factory):
+    """The folder of the gallery that is served, for tests that do not change it."""
+    from tests.search.serving import write_gallery
+
+    folder = tmp_path_factory.mktemp("unchanged")
+    write_gallery(folder)
+    return folder

@@ -69,7 +69,8 @@ def open_page(browser):
 
 @contextmanager
 def served(place, contents=None, segment=None, metadata=None, **options):
-    write_gallery(place, contents, segment, **(metadata or {}))
+    if not (place / "gallery").exists():
+        write_gallery(place, contents, segment, **(metadata or {}))
     app = make_app(place, **options)
     with serving(app) as address, TestClient(make_app(place), address) as client:
         app.ask = lambda path="search", **body: client.post(f"/api/{path}", json=body).json()["hits"]
@@ -140,8 +141,8 @@ def check(page, hits, on=SIX):
         why.evaluate("why => { why.open = false; }")
 
 
-def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
-    with served(tmp_path) as (address, app):
+def test_a_query_is_typed_and_its_hits_are_shown(open_page, unchanged):
+    with served(unchanged) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
         check(page, app.ask(query="a dog"))
@@ -167,8 +168,8 @@ def test_a_query_is_typed_and_its_hits_are_shown(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_clips_are_found_weighed_and_compared(open_page, tmp_path):
-    with served(tmp_path) as (address, app):
+def test_clips_are_found_weighed_and_compared(open_page, unchanged):
+    with served(unchanged) as (address, app):
         page = open_page(address)
         page.get_by_text("Type what you are looking for. By name: 5 of 5 clips.").wait_for()
         assert page.evaluate("document.activeElement.id") == "query"
@@ -232,8 +233,8 @@ def test_a_window_starts_and_stops_at_its_seconds(open_page, tmp_path, talk):
 
 
 @pytest.mark.slow
-def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, tmp_path):
-    with served(tmp_path) as (address, app):
+def test_back_and_a_reload_bring_what_was_asked_for_and_how(open_page, unchanged):
+    with served(unchanged) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
         open_settings(page)
@@ -296,8 +297,8 @@ def test_more_hits_are_appended_as_long_as_there_are_more(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, tmp_path):
-    with served(tmp_path) as (address, _):
+def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, unchanged):
+    with served(unchanged) as (address, _):
         page = open_page(address, viewport={"width": 1100, "height": 800})
         ask(page, "a dog")
         at = "[...document.querySelectorAll('.hit')].indexOf(document.activeElement)"
@@ -534,8 +535,8 @@ def test_copies_are_one_hit_unless_that_is_switched_off(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_only_what_the_filters_leave_is_shown(open_page, tmp_path):
-    with served(tmp_path) as (address, app):
+def test_only_what_the_filters_leave_is_shown(open_page, unchanged):
+    with served(unchanged) as (address, app):
         page = open_page(address, timezone_id="Asia/Tokyo")
         asked = []
         page.on("request", lambda request: asked.append(request) if request.method == "POST" else None)
@@ -679,8 +680,8 @@ def contrast(first, second):
 
 
 @pytest.mark.slow
-def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page, tmp_path):
-    with served(tmp_path) as (address, app):
+def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(open_page, unchanged):
+    with served(unchanged) as (address, app):
         page = open_page(address)
         ask(page, "a dog")
         open_settings(page)

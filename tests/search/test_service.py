@@ -50,12 +50,10 @@ def place(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
+def client(unchanged):
     """Of a service that no test changes."""
-    folder = tmp_path_factory.mktemp("service")
-    write_gallery(folder)
-    with TestClient(make_app(folder, names=("Search.lan",)), ADDRESS) as client:
-        client.folder = folder
+    with TestClient(make_app(unchanged, names=("Search.lan",)), ADDRESS) as client:
+        client.folder = unchanged
         yield client
 
 
@@ -109,8 +107,8 @@ def test_only_the_modalities_that_are_switched_on_are_looked_at(client):
     check(client, answer, vector("a dog"), modalities=["audio"])
 
 
-def test_a_query_is_embedded_once_while_the_temperature_slides(place):
-    app = make_app(place)
+def test_a_query_is_embedded_once_while_the_temperature_slides(unchanged):
+    app = make_app(unchanged)
     with TestClient(app, ADDRESS) as client:
         for temperature in (0.01, 0.1, 1):
             search(client, query_temperature=temperature)
@@ -554,9 +552,9 @@ class Away:
         return self.folder.rank(*asked)
 
 
-def test_a_gallery_that_is_away_or_cannot_do_something_says_so(place, caplog):
-    searcher = Away(place)
-    with TestClient(make_app(place, searcher=searcher), ADDRESS) as client:
+def test_a_gallery_that_is_away_or_cannot_do_something_says_so(unchanged, caplog):
+    searcher = Away(unchanged)
+    with TestClient(make_app(unchanged, searcher=searcher), ADDRESS) as client:
         about = client.get("/api/gallery").json()
         assert not about["lists"] and not about["copies"]
         hits = search(client)["hits"]
@@ -611,8 +609,8 @@ def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not(client
 
 
 @pytest.mark.parametrize("error", [ValueError("/videos/caf\udce9:\nwrong"), OSError("/videos"), KeyError("/videos")])
-def test_what_a_library_says_is_not_reported(place, monkeypatch, error):
-    app = make_app(place)
+def test_what_a_library_says_is_not_reported(unchanged, monkeypatch, error):
+    app = make_app(unchanged)
 
     def search_fails(*_):
         raise error
@@ -637,9 +635,9 @@ def test_no_path_of_the_server_leaves_it(tmp_path, caplog):
     assert not [key for key in keys if b"clips" in key or b"webm" in key]
 
 
-def test_floods_of_requests_are_asked_to_retry(place, monkeypatch):
+def test_floods_of_requests_are_asked_to_retry(unchanged, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 0)
-    with TestClient(make_app(place), ADDRESS) as client:
+    with TestClient(make_app(unchanged), ADDRESS) as client:
         response = client.get("/api/gallery")
         assert client.get("/").status_code == 200  # which asks again by itself
     assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
@@ -670,8 +668,8 @@ def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_pages_of_other_sites_get_no_answer(place, headers):
-    with TestClient(make_app(place), ADDRESS) as client:
+def test_pages_of_other_sites_get_no_answer(unchanged, headers):
+    with TestClient(make_app(unchanged), ADDRESS) as client:
         media = media_of(client, "dog.webm")
         asked = (("POST", "/api/search"), ("GET", f"/{media}"), ("HEAD", f"/{media}"), ("OPTIONS", "/api/search"))
         for method, path in asked:
@@ -681,8 +679,8 @@ def test_pages_of_other_sites_get_no_answer(place, headers):
         assert client.get("/api/gallery", headers=own).status_code == 200
 
 
-def test_without_the_token_only_the_empty_page_is_given(place):
-    with TestClient(make_app(place, secret=SECRET), ADDRESS) as client:
+def test_without_the_token_only_the_empty_page_is_given(unchanged):
+    with TestClient(make_app(unchanged, secret=SECRET), ADDRESS) as client:
         assert client.get("/").status_code == 200
         for method, path in (
             ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
@@ -730,11 +728,9 @@ def test_no_spelling_of_a_path_leads_around_the_token(guarded, path):
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def guarded(unchanged):
     """The address of a service with a token."""
-    folder = tmp_path_factory.mktemp("guarded")
-    write_gallery(folder)
-    with serving(make_app(folder, secret=SECRET)) as address:
+    with serving(make_app(unchanged, secret=SECRET)) as address:
         yield "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
 
 

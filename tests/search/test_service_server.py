@@ -28,9 +28,8 @@ BODY = b'{"query": "ab"}'
 
 
 @pytest.fixture
-def address(tmp_path):
-    write_gallery(tmp_path)
-    with serving(make_app(tmp_path)) as address:
+def address(unchanged):
+    with serving(make_app(unchanged)) as address:
         yield place_of(address)
 
 
@@ -103,18 +102,16 @@ def ask(connection):
 
 @pytest.mark.parametrize("rest", [b"", b"G", PAGE[:-2]])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["at first", "after a request"])
-def test_a_connection_without_a_whole_request_is_closed(tmp_path, is_kept, rest):
-    write_gallery(tmp_path)
-    with serving(make_app(tmp_path), idle_seconds=0.3) as address, closing(connect(address)) as connection:
+def test_a_connection_without_a_whole_request_is_closed(unchanged, is_kept, rest):
+    with serving(make_app(unchanged), idle_seconds=0.3) as address, closing(connect(address)) as connection:
         if is_kept:
             assert ask(connection).startswith(b"HTTP/1.1 200")
         connection.sendall(rest)
         assert is_closed(connection)
 
 
-def test_heads_that_never_end_are_closed_however_long_they_become(tmp_path):
-    write_gallery(tmp_path)
-    with serving(make_app(tmp_path), idle_seconds=0.5) as address, ExitStack() as held:
+def test_heads_that_never_end_are_closed_however_long_they_become(unchanged):
+    with serving(make_app(unchanged), idle_seconds=0.5) as address, ExitStack() as held:
         begun = time.monotonic()
         connections = [held.enter_context(closing(connect(address))) for _ in range(300)]
         for connection in connections:
@@ -140,10 +137,9 @@ def test_an_idle_connection_is_closed_after_ten_seconds():
     assert server.make_server(None).config.timeout_keep_alive == 10
 
 
-def test_a_request_that_is_being_sent_is_not_idle(tmp_path):
-    write_gallery(tmp_path)
+def test_a_request_that_is_being_sent_is_not_idle(unchanged):
     with (
-        serving(make_app(tmp_path), idle_seconds=0.2) as address,
+        serving(make_app(unchanged), idle_seconds=0.2) as address,
         closing(connect(address)) as busy,
         closing(connect(address)) as idle,
     ):
@@ -156,9 +152,8 @@ def test_a_request_that_is_being_sent_is_not_idle(tmp_path):
 
 
 @pytest.mark.promise("code", "Idle connections do not block `scalar serve`: the oldest are closed")
-def test_idle_connections_keep_nobody_out(tmp_path):
-    write_gallery(tmp_path)
-    with serving(make_app(tmp_path), idle_seconds=600, most_connections=8) as address, ExitStack() as held:
+def test_idle_connections_keep_nobody_out(unchanged):
+    with serving(make_app(unchanged), idle_seconds=600, most_connections=8) as address, ExitStack() as held:
         idle = [held.enter_context(closing(connect(address))) for _ in range(20)]
         for connection in idle[:10]:
             connection.sendall(PAGE[:-2])
@@ -185,11 +180,10 @@ def found(answer):
 
 
 def test_many_clients_at_once_get_the_right_answers_and_those_beyond_the_limit_are_asked_to_retry(
-    tmp_path, monkeypatch
+    unchanged, monkeypatch
 ):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 8)
-    write_gallery(tmp_path)
-    app, num_clients, is_crowded = make_app(tmp_path), 24, threading.Event()
+    app, num_clients, is_crowded = make_app(unchanged), 24, threading.Event()
     answers, refused, embed = {}, [], app.model.get_text_features
 
     def embed_in_a_crowd(*tokens):
@@ -217,17 +211,16 @@ def test_many_clients_at_once_get_the_right_answers_and_those_beyond_the_limit_a
             client.join()
     assert len(refused) >= num_clients - guard.MOST_REQUESTS and "busy with 8 requests" in refused[0]
     assert len(answers) == num_clients
-    with TestClient(make_app(tmp_path), "http://localhost") as alone:
+    with TestClient(make_app(unchanged), "http://localhost") as alone:
         for query, hits in answers.items():
             assert found(alone.post("/api/search", json={"query": query}).json()) == hits
 
 
 @pytest.mark.promise("code", "Slow requests do not block `scalar serve`: the oldest are ended")
 @pytest.mark.parametrize("path", [b"/api/search", guard.ASSISTANTS.encode()])
-def test_bodies_that_are_sent_slowly_keep_nobody_out(tmp_path, monkeypatch, path):
+def test_bodies_that_are_sent_slowly_keep_nobody_out(unchanged, monkeypatch, path):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 8)
-    write_gallery(tmp_path)
-    app = make_app(tmp_path)
+    app = make_app(unchanged)
     head = HEAD.replace(b"/api/search", path)
     with serving(app) as address, ExitStack() as held:
         slow = [held.enter_context(closing(connect(address))) for _ in range(20)]
@@ -291,11 +284,10 @@ def test_the_token_comes_from_the_environment(monkeypatch):
     assert read_token() == SECRET
 
 
-def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
-    write_gallery(tmp_path)
+def test_what_cannot_be_served_is_said_before_the_model_is_loaded(unchanged, tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: pytest.fail("loaded"))
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    gallery = tmp_path / "gallery"
+    gallery = unchanged / "gallery"
     with closing(listen("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for options, reported in (
@@ -315,8 +307,7 @@ def test_what_cannot_be_served_is_said_before_the_model_is_loaded(tmp_path, monk
     assert result.exit_code == 1 and "'no-such-host.invalid' cannot be resolved" in result.output
 
 
-def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
-    write_gallery(tmp_path)
+def test_the_command_serves_what_its_options_say(unchanged, tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: (WordModel(), WordProcessor()))
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.ModelIdentity.fingerprint", "f" * 64)
     monkeypatch.setattr("scalar_retrieval.search.service.server.address_of", lambda _: "http://here/")
@@ -335,7 +326,7 @@ def test_the_command_serves_what_its_options_say(tmp_path, monkeypatch):
 
     monkeypatch.setattr("scalar_retrieval.search.service.server.make_server", make_server)
     monkeypatch.setenv(TOKEN_VARIABLE, SECRET)
-    arguments = ["serve", tmp_path / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]
+    arguments = ["serve", unchanged / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]
     result = CliRunner().invoke(app, list(map(str, [*arguments, "--hostname", "Search.lan"])))
     assert result.exit_code == 0 and "Serving 5 clips at http://here/" in result.output, result.output
     assert about[0]["num_clips"] == 5
