@@ -8,6 +8,7 @@ import os
 import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import numpy as np
 import pytest
@@ -318,6 +319,7 @@ def odd_filters(count):
         yield wanted
 
 
+@cache
 def make_facts():
     """Clips of which facts are known, at and around limits, and of which they are not."""
     clips = []

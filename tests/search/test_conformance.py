@@ -42,8 +42,23 @@ from tests.search.conformance import (
     odd_filters,
 )
 
+TABLES = ["table", pytest.param("nodes", marks=pytest.mark.e2e)]
 
-@pytest.fixture(params=["folder", "table", pytest.param("nodes", marks=pytest.mark.e2e)])
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Gives the gallery of clips that no test changes; it is written once."""
+    galleries = {}
+
+    def write(made):
+        if id(made) not in galleries:
+            galleries[id(made)] = made.write(tmp_path_factory.mktemp("gallery"))
+        return galleries[id(made)]
+
+    return write
+
+
+@pytest.fixture(params=["folder", *TABLES])
 def hold(request, monkeypatch):
     """Gives the searcher of a gallery, or of what has changed of it since."""
     if request.param == "folder":
@@ -67,8 +82,8 @@ def hold(request, monkeypatch):
 
 
 @pytest.mark.parametrize("made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {made.scale} {made.offset}")
-def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, tmp_path):
-    searcher = hold(made.write(tmp_path))
+def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, written):
+    searcher = hold(written(made))
     described = searcher.described
     assert described.modalities == made.modalities and len(searcher) == len(made.clips)
     assert (described.fingerprint, described.query_temperature) == (MADE_BY["fingerprint"], 0.1)
@@ -127,9 +142,9 @@ def test_what_grows_changes_and_goes_is_followed(hold, tmp_path):
         check(search(searcher, text[None], 100)[0], made, made.own_scores(text), 100)
 
 
-def test_filters_leave_what_a_loop_over_clips_leaves(hold, tmp_path):
+def test_filters_leave_what_a_loop_over_clips_leaves(hold, written):
     made = make_facts()
-    searcher, (text,), counts = hold(made.write(tmp_path)), make_texts(made, 1), set()
+    searcher, (text,), counts = hold(written(made)), make_texts(made, 1), set()
     asked = [(wanted, (), lambda name: True) for wanted in FILTERS + WORDS]
     asked += [({}, (path,), fits) for path, fits in PATHS.items()]
     asked += [({"min_duration": 20, "lacks": ("audio",)}, (path,), fits) for path, fits in PATHS.items()]
@@ -149,6 +164,7 @@ def test_filters_leave_what_a_loop_over_clips_leaves(hold, tmp_path):
         assert len(nothing) == 0 and nothing.reason
 
 
+@pytest.mark.parametrize("hold", TABLES, indirect=True)
 def test_odd_filters_find_what_they_find_in_the_folder_or_are_the_same_error(hold, tmp_path):
     names, seconds = ODD_NAMES + ODD_PATHS, (1 / 3, 0.3, 0.1 + 0.2, 1e-7, 10**9 / 7)
     clips = [
@@ -175,9 +191,9 @@ def test_odd_filters_find_what_they_find_in_the_folder_or_are_the_same_error(hol
     assert num_errors > 20 and 0 in num_hits and len(set(num_hits)) > 5
 
 
-def test_quoted_words_must_be_said(hold, tmp_path):
+def test_quoted_words_must_be_said(hold, written):
     made = make_facts()
-    searcher, (text,) = hold(made.write(tmp_path)), make_texts(made, 1)
+    searcher, (text,) = hold(written(made)), make_texts(made, 1)
     embed = lambda texts: text.expand(len(texts), -1)  # noqa: E731
     model = SimpleNamespace(embed=embed, method="scalar", learned={}, model=None)
     found = {clip.name: fulfils(clip, {"words": ("good dog",)}) for clip in made.clips}
