@@ -223,8 +223,3 @@ def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(pla
     with pytest.raises(ValueError, match="A query is empty"):
         gallery.search('""')
     assert [hits.words for hits in found] == [("Karin",), (), ("Karin", "the sea")]
-
-
-def test_a_clip_that_is_not_there_is_named(place):
-    with pytest.raises(KeyError, match="nowhere"):
-        place.gallery.searcher.clips([str(place.folder / "spoken.mp4"), "nowhere"])

@@ -75,26 +75,21 @@ def test_a_benchmark_of_which_a_part_is_lost_is_searched_but_not_evaluated(tmp_p
         Embeddings.load(tmp_path)
 
 
-def test_without_a_manifest_and_its_copy_nothing_is_changed(tmp_path):
+def test_what_cannot_be_repaired_is_not_changed(tmp_path):
     write_videos(tmp_path)
-    for name in (MANIFEST, COPY):
-        (tmp_path / name).write_bytes(b"{")
-    before = listing(tmp_path)
-    with pytest.raises(ValueError, match=COPY):
-        repair(tmp_path)
-    assert listing(tmp_path) == before
+    for names, content, message in (
+        ([MANIFEST], json.dumps(signed({"commit": 1, "version": 4})), "has version 4"),
+        ([MANIFEST, COPY], "{", COPY),
+    ):
+        for name in names:
+            (tmp_path / name).write_text(content)
+        before = listing(tmp_path)
+        with pytest.raises(ValueError, match=message):
+            repair(tmp_path)
+        assert listing(tmp_path) == before
     with pytest.raises(FileNotFoundError):
         repair(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_what_another_version_wrote_is_not_repaired(tmp_path):
-    write_videos(tmp_path)
-    (tmp_path / MANIFEST).write_text(json.dumps(signed({"commit": 1, "version": 4})))
-    before = listing(tmp_path)
-    with pytest.raises(ValueError, match="has version 4"):
-        repair(tmp_path)
-    assert listing(tmp_path) == before
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])

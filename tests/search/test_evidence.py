@@ -75,6 +75,10 @@ def place(tmp_path, monkeypatch):
         write_clip(tmp_path / "clips" / name, title, 40 * number)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
+    # Nothing of `light` is looked for on the Hub.
+    monkeypatch.setattr(
+        "scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked")
+    )
     return tmp_path
 
 
@@ -140,13 +144,6 @@ def test_words_on_the_screen_are_read_later_into_a_gallery_of_light(place):
     later = index("clips", "--read-text")
     assert "4 changed" in later.stdout and "a thousand kinds" not in later.stderr
     assert {name for name, mask in presence()[1].items() if mask[3]} == set(SIGNS)
-
-
-def test_other_modalities_need_a_new_gallery_which_takes_over_transcripts(place):
-    index("clips", "--model", "light")
-    refused = index("clips", "--text", "mood", code=1).stderr
-    assert "has the modalities video, title, subtitle, screen, not mood" in refused
-    assert "as `words_of`" in refused and presence()[0] == ("video", "title", "subtitle", "screen")
 
 
 @pytest.mark.promise("files", "A file without content is tried again with each new source, such as `--read-text`")
@@ -239,14 +236,6 @@ def test_the_text_encoder_of_light_gives_the_vectors_of_the_whole_model_which_a_
     assert (model.method, model.learned) == (whole.method, whole.learned)
     (place / "other.mp4").write_bytes((place / "clips" / "c.mp4").read_bytes())
     assert best_like("other.mp4") == "c.mp4"
-
-
-def test_light_is_not_looked_for_on_the_hub(place, monkeypatch):
-    monkeypatch.setattr(
-        "scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: pytest.fail("the Hub was asked")
-    )
-    assert "4 new" in index("clips", "--model", "light").stdout
-    assert best("bread recipe") == ("a.mp4", "title")
 
 
 def test_light_is_the_default_and_says_how_long_all_files_will_take(place, monkeypatch):

@@ -164,6 +164,7 @@ def test_the_report_can_be_had_instead(place, capsys):
         ({"text": "Title!"}, "The name of a modality must consist of lowercase letters"),
         ({"segment": 0}, "`segment` must be `scenes`, `none`, or a number of seconds, at least 1; got 0."),
         ({"segment": "minutes"}, "`segment` must be .* got 'minutes'"),
+        ({"segment": "nan"}, "`segment` must be .* got 'nan'"),
         ({"dtype": "float64"}, "Vectors are stored in float16 or float32, got 'float64'. Choose one as `dtype`."),
         ({"frames": 0}, "`frames` must be a whole number from 1, got 0."),
         ({"frames": 2.5}, "`frames` must be a whole number from 1, got 2.5."),

@@ -53,9 +53,3 @@ def test_other_prompts_are_another_model_to_a_gallery(place):
     path.write_text(path.read_text().replace("search result", "fact checking"))
     result = CliRunner().invoke(app, ["query", "gallery", "a dog"])
     assert result.exit_code == 1 and "Embeddings of different models" in result.output, result.output
-
-
-def test_size_precision_and_device_are_said_before_anything_is_embedded(place):
-    count = sum(weight.numel() for weight in load_model("encoder")[0].parameters())
-    result = CliRunner().invoke(app, ["index", "clips", "--model", "encoder", "--output", "gallery"])
-    assert result.exit_code == 0 and f"encoder: {count:,} parameters in float32, " in result.stderr

@@ -31,13 +31,8 @@ def test_texts_in_languages_that_light_does_not_read_are_recognised(text, name):
     assert name_of(code) == name and code not in languages_read("light", None)
 
 
-@pytest.mark.parametrize("text", READ)
-def test_texts_in_languages_that_light_reads_are_not_taken_for_others(text):
-    assert language_of(text) in (None, *languages_read("light", None))
-
-
-@pytest.mark.parametrize("text", NAMES)
-def test_names_are_in_no_language(text):
+@pytest.mark.parametrize("text", READ + NAMES)
+def test_names_and_texts_in_languages_that_light_reads_are_not_taken_for_others(text):
     assert language_of(text) in (None, *languages_read("light", None))
 
 

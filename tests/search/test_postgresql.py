@@ -668,44 +668,6 @@ def test_of_several_hosts_the_first_that_answers_is_used(postgres, tmp_path, mad
     searcher.table.close()
 
 
-@pytest.mark.slow
-@pytest.mark.e2e
-def test_two_hundred_answers_of_nodes_that_fail_are_right_or_name_the_node(postgres, tmp_path, made, monkeypatch):
-    monkeypatch.setattr(postgresql, "_HASTE", 0.5)
-    database, servers = partitioned(postgres)
-    gallery, generator = made.write(tmp_path), np.random.default_rng(0)
-    searcher = pushed(gallery, database, servers, timeout=1)
-    counts = {"right": 0, "named": 0}
-    for number in range(200):
-        texts = make_texts(made, 1, number)
-        part = int(generator.integers(1, 3))
-        what = generator.choice(("nothing", "kill", "pause", "restart", "delete"))
-        server, node = servers[part], f"{servers[part].address}/{database.rpartition('/')[2]}"
-        if what in ("kill", "restart"):
-            server.kill()
-        if what == "restart":
-            server.start()
-        if what == "pause":
-            server.pause()
-        if what == "delete":
-            execute(node, f"DELETE FROM clips_{part} WHERE _id = (SELECT max(_id) FROM clips_{part})")
-        found = answer(searcher, texts)
-        if isinstance(found, str):
-            assert f"127.0.0.1:{server.port}" in found and what in ("kill", "pause", "delete"), (what, found)
-            counts["named"] += 1
-        else:
-            assert found == [names_of(hits) for hits in gallery.search(texts, 5)] and what in ("nothing", "restart")
-            counts["right"] += 1
-        if what == "kill":
-            server.start()
-        if what == "pause":
-            server.resume()
-        if what == "delete":
-            push(gallery, searcher.table.address)
-    assert min(counts.values()) > 50
-    searcher.table.close()
-
-
 def test_docs_show_the_functions_in_a_table_of_somebody_else(database):
     page = Path(__file__).parents[2] / "docs/postgresql.md"
     making, asking, listing = re.findall(r"```sql\n(.*?)```", page.read_text(), re.DOTALL)

@@ -46,14 +46,6 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     assert "holds windows of 6 seconds. Omit `segment`" in reported
 
 
-def test_how_files_are_cut_is_checked_before_anything_is_read(films):
-    for wanted in ("0.5", "shots", "nan", "inf"):
-        assert (
-            f"`none`, or a number of seconds, at least 1; got '{wanted}'" in index("--segment", wanted, code=1).stderr
-        )
-    assert not (films / "gallery").exists()
-
-
 def chapters_of(titles):
     """Chapters of the same length, of ten seconds in all."""
     chapters = []

@@ -223,8 +223,8 @@ def test_a_decoder_that_fails_fails_for_its_file_alone(
 def test_files_that_others_read_meanwhile_are_not_lost(folder, processes):
     """Reading goes on in the processes of other files while one is killed, again and again."""
     expected, found, reader = read_frames(folder / "whole.mp4", 8), [], SandboxedReader()
-    threads = [Thread(target=lambda: found.extend(read_frames(folder / "whole.mp4", 8) for _ in range(20)))] * 1
-    threads += [Thread(target=lambda: found.extend(read_frames(folder / "whole.mp4", 8) for _ in range(20)))]
+    read = lambda: found.extend(read_frames(folder / "whole.mp4", 8) for _ in range(20))  # noqa: E731
+    threads = [Thread(target=read) for _ in range(2)]
     for thread in threads:
         thread.start()
 
