@@ -20,22 +20,29 @@ def ids(hits):
 # Search
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_concat_heads])
-@pytest.mark.parametrize("k", [3, 100])
-def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(tmp_path, monkeypatch, dtype, method, k):
-    """Of three commits, with clips removed and replaced, in blocks of 8: what `retrieval_scores` gives of all."""
-    monkeypatch.setattr("scalar_retrieval.gallery.exact.ranking._BLOCK_OF_FEW", 8)
-    batches = [make_clips(40, seed) for seed in range(3)]
-    gallery = write(tmp_path, *batches, dtype=dtype)
-    with GalleryWriter(tmp_path) as writer:
+@pytest.fixture(scope="module", params=["float16", "float32"])
+def changed(request, tmp_path_factory):
+    """A gallery of three commits, with clips removed and replaced."""
+    folder, batches = tmp_path_factory.mktemp("changed"), [make_clips(40, seed) for seed in range(3)]
+    write(folder, *batches, dtype=request.param)
+    with GalleryWriter(folder) as writer:
         writer.remove_clips(batches[0][0][3:9] + batches[2][0][:1])
         _, embeds, mask = make_clips(7, seed=9)
         writer.put_clips(batches[1][0][5:6], embeds[6:7], mask[6:7])
         writer.commit()
-    gallery, queries = Gallery.open(tmp_path), make_queries(9)
+    gallery = Gallery.open(folder)
+    assert len(gallery) == 113 and gallery.dtype == request.param
+    return gallery
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_concat_heads])
+@pytest.mark.parametrize("k", [3, 100])
+def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(changed, monkeypatch, method, k):
+    """In blocks of 8: what `retrieval_scores` gives of all."""
+    monkeypatch.setattr("scalar_retrieval.gallery.exact.ranking._BLOCK_OF_FEW", 8)
+    gallery, queries = changed, make_queries(9)
     stored, mask = gallery.modality_embeds(), gallery.modality_mask
-    assert len(gallery) == len(stored) == 113 and stored.dtype == getattr(torch, dtype)
+    assert len(stored) == 113 and str(stored.dtype) == f"torch.{gallery.dtype}"
     scores = retrieval_scores(queries, stored.float(), mask, method, 0.1, modalities=gallery.modalities)
     values, order = scores.sort(dim=1, descending=True, stable=True)
     for row, hits in enumerate(gallery.search(queries, k, method=method)):

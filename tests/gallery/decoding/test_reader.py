@@ -83,7 +83,7 @@ def test_training_draws_one_index_from_each_part():
 def test_frames_are_those_of_decoding_everything_in_order(clips, name):
     expected = decode_in_order(clips / name)
     assert len(np.unique(expected.reshape(len(expected), -1), axis=0)) == len(expected)  # the frames are distinct
-    for num_frames in (1, 2, 5, 8, 16, 60):
+    for num_frames in (1, 2, 8, 60):
         frames = read_frames(clips / name, num_frames, reader=READER)
         np.testing.assert_array_equal(frames, expected[frame_indices(len(expected), num_frames)])
     np.testing.assert_array_equal(read_frames(clips / name, reader=READER), expected)

@@ -331,7 +331,8 @@ def values_of(vectors: torch.Tensor, mask: torch.Tensor, cosines: torch.Tensor) 
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(2000, 1, mask.shape[1], generator=generator, dtype=torch.float64).pow(4) * mask
     weights = weights / weights.sum(-1, keepdim=True)
-    norms = torch.einsum("wvm,vmd->wvd", weights, vectors.double()).norm(dim=-1).clamp(min=MIN_NORM)
+    gram = vectors.double() @ vectors.double().mT
+    norms = (torch.einsum("wvm,vmn->wvn", weights, gram) * weights).sum(-1).clamp(min=MIN_NORM**2).sqrt()
     return ((weights * cosines).sum(-1) / norms).amax(0), norms.amin(0)
 
 
