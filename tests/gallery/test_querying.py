@@ -9,11 +9,9 @@ from torch.nn.functional import normalize
 
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.embedding import embed_clips
-from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.hits import HitLists, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, embed_captions, query_like
-from scalar_retrieval.gallery.searcher import Selection
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
@@ -152,17 +150,6 @@ def test_clips_like_one_are_those_of_its_centroid_without_itself(tmp_path, metho
         assert [hit.score for hit in hits] == pytest.approx(best.values[:count].tolist(), abs=5e-6)
         assert [hit.clip_id for hit in hits] == [names[others[place]] for place in best.indices[:count].tolist()]
         assert hits.like == name and hits.query is None
-
-
-def test_what_may_be_found_is_limited_and_the_clip_is_left_out_all_the_same(tmp_path):
-    gallery = write(tmp_path, make_clips(21))
-    name = gallery.clip_ids[6]
-    hits = gallery.search(like=name, k=30, allowed=Filter(has="audio"))
-    expected = [hit for hit in gallery.search(like=name, k=30) if hit.presence["audio"]]
-    assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected] and hits.num_allowed == len(expected)
-    assert gallery.searcher.allowed(Selection(Filter(has="audio"))).mask[
-        6
-    ]  # what is remembered of a filter is not changed
 
 
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():
