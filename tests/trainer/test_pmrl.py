@@ -100,11 +100,3 @@ def test_autocast_does_not_touch_the_loss():
         loss = PMRLLoss()(*actual, actual[1])
     torch.testing.assert_close(actual, expected, atol=0, rtol=0)
     torch.testing.assert_close(loss, PMRLLoss()(*expected, expected[1]), atol=0, rtol=0)
-
-
-def test_vectors_that_agree_cost_only_the_contrast_and_orthogonal_ones_the_logarithm_of_their_number():
-    axes, mask = torch.eye(8, dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool)
-    for clip, expected in (([0, 0, 0], 0.0), ([1, 2, 3], math.log(4))):
-        singular_values, directions = leading_directions(axes[:1], axes[clip][None], mask)
-        # A single column is its own match: the second term is zero.
-        assert PMRLLoss()(singular_values, directions, directions).item() == pytest.approx(expected, abs=1e-12)

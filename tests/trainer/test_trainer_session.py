@@ -76,6 +76,10 @@ def test_the_session_of_the_readme(folder, rows, tmp_path, kind, objective):
     assert trained and not any(".lora_" in name for name in trained)
     logged = {name for entry in trainer.state.log_history for name in entry}
     assert ("loss_margin" in logged) == (objective is not None) and "loss_sem" not in logged
+    if objective is not None:  # and nothing else, by its weight, of the complete views
+        entry = trainer.state.log_history[0]
+        assert entry["loss"] == pytest.approx(2 * entry["loss_margin"], abs=1e-4)
+        assert entry["p_full"] == 1 and not {"loss_align", "loss_dam"} & logged
 
 
 def test_the_papers_objective_may_be_given_and_leaves_out_what_has_no_targets(folder, rows, tmp_path):
