@@ -4,8 +4,6 @@ registry, names of modalities, and what is refused."""
 import doctest
 import itertools
 import math
-import subprocess
-import sys
 from unittest.mock import patch
 
 import numpy as np
@@ -25,6 +23,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     register_method,
     retrieval_scores,
 )
+from tests.imports import closure, modules, statements
 from tests.modeling_scalar.test_definitions import centroid_score, lorentz_volume, volume, weights_of
 from tests.scores import METHODS
 
@@ -303,15 +302,12 @@ def test_names_say_where_a_modality_stands():
     torch.testing.assert_close(retrieval_scores(texts, clips, mask, "triangle", modalities=names)[:, kept], expected)
 
 
-def test_importing_the_scores_loads_torch_and_their_own_file():
-    code = (
-        "import sys; import scalar_retrieval.modeling_scalar.scores_scalar; "
-        "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
-        "('scalar_retrieval', 'av', 'datasets', 'transformers', 'pyarrow')))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    room = "scalar_retrieval.modeling_scalar"
-    assert found.split() == ["scalar_retrieval", room, f"{room}.scores_scalar"]
+def test_the_scores_import_torch_and_nothing_else_of_size():
+    found = set()
+    for path in closure("modeling_scalar.scores_scalar"):
+        for statement in statements(path, later=False):
+            found |= {name.split(".")[0] for name in modules(path, statement)}
+    assert "torch" in found and not found & {"av", "datasets", "gallery", "pyarrow", "transformers"}
 
 
 def test_arrays_of_numpy_have_the_scores_of_tensors():

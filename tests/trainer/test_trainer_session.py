@@ -55,7 +55,7 @@ def scores_of(model, processor, rows):
 # The session ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "objective"), [("towers", None), ("encoder", None), ("encoder", Margin())])
+@pytest.mark.parametrize(("kind", "objective"), [("towers", None), ("encoder", Margin())])
 def test_the_session_of_the_readme(folder, rows, tmp_path, kind, objective):
     model, processor = load_model(folder / kind)
     processor.num_frames = processor.num_train_frames = 2
