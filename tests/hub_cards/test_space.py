@@ -102,18 +102,14 @@ def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tm
     assert eval(line, {"scalar_retrieval": scalar_retrieval}).shape == (1, 896)
 
 
-def test_vectors_of_another_version_of_light_are_not_published_as_those_of_light(tmp_path):
+def test_a_gallery_is_not_published_as_of_a_model_that_did_not_make_it(tmp_path, model_dir):
     Gallery.from_arrays(["a"], {"video": torch.eye(1, 4)}, path=tmp_path / "gallery")
-    options = {"model": "light", "dry_run": tmp_path / "out"}
-    with pytest.raises(ValueError, match="was not made by the model that is now in light"):
-        push_gallery(tmp_path / "gallery", "user/gallery", **options)
-
-
-def test_a_folder_that_was_not_published_is_refused_as_the_model_of_a_gallery(tmp_path, model_dir):
-    Gallery.from_arrays(["a"], {"video": torch.eye(1, 4)}, path=tmp_path / "gallery")
-    options = {"model": str(model_dir), "dry_run": tmp_path / "out"}
-    with pytest.raises(ValueError, match=f"folder {model_dir} has not been pushed"):
-        push_gallery(tmp_path / "gallery", "user/gallery", **options)
+    for model, message in (
+        ("light", "was not made by the model that is now in light"),
+        (str(model_dir), f"folder {model_dir} has not been pushed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            push_gallery(tmp_path / "gallery", "user/gallery", model=model, dry_run=tmp_path / "out")
 
 
 def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
@@ -126,8 +122,6 @@ def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
 
 
 def test_a_service_is_open_to_all_only_by_its_option(monkeypatch, tmp_path):
-    from scalar_retrieval.search.__main__ import app
-
     Gallery.from_arrays(["a"], {"image": torch.eye(1, 4)}, path=tmp_path / "gallery")
     monkeypatch.delenv("SCALAR_SERVICE_TOKEN", raising=False)
     command = ["serve", str(tmp_path / "gallery"), "--host", "0.0.0.0"]
