@@ -938,7 +938,7 @@ class MediaReader:
                     if frame.is_corrupt and not (is_marked and context.name == "hevc"):
                         damage = _Damage(f"{name}: the frame at {float(frame.time or 0):.2f} s is damaged.")
                     is_marked = frame.is_corrupt
-                else:
+                elif " channels" in frame.layout.name:  # no name tells which
                     layout = frame.layout.name
                     if layout not in can_be_mixed:
                         can_be_mixed[layout] = _can_be_mixed(frame)
