@@ -157,7 +157,9 @@ class Packets:
 
     def gaps(self) -> list[tuple[int, int, list[float]]]:
         """The neighbours in time between which packets of an even stream are missing, and when these would be, in
-        seconds of the file. Streams with a variable rate of frames have none."""
+        seconds of the file. Streams with a variable rate of frames, or without clear timestamps, have none."""
+        if not self.is_named:
+            return []
         order = np.argsort(self.pts, kind="stable")
         steps = np.diff(self.pts[order])
         if not steps.any():
