@@ -184,7 +184,7 @@ def test_half_of_a_text_is_english_and_a_query_that_is_not_has_the_other_half_al
 
 
 def test_the_folder_is_the_same_wherever_it_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(light_model, "cached_assets_path", lambda *_: tmp_path)
+    monkeypatch.setattr("huggingface_hub.cached_assets_path", lambda *_: tmp_path)
     made = light_folder()
     assert identify(made).fingerprint[:12] == identify(LIGHT).fingerprint[:12]
     assert identify(LIGHT).fingerprint.startswith(FINGERPRINT)
@@ -194,7 +194,7 @@ def test_the_folder_is_the_same_wherever_it_is_made(tmp_path, monkeypatch):
 
 
 def test_another_process_that_was_faster_has_made_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(light_model, "cached_assets_path", lambda *_: tmp_path)
+    monkeypatch.setattr("huggingface_hub.cached_assets_path", lambda *_: tmp_path)
 
     def write(folder):
         folder.mkdir()
