@@ -432,19 +432,6 @@ def test_a_sound_has_a_picture_of_how_loud_it_is(open_page, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_gallery_that_is_named_by_a_relative_path_shows_its_stills(open_page, tmp_path, monkeypatch):
-    write_gallery(tmp_path, {"dog.webm": b"x"})
-    put_stills(tmp_path, "dog.webm")
-    monkeypatch.chdir(tmp_path)
-    app = make_app(Path())
-    monkeypatch.chdir(tmp_path / "clips")
-    with serving(app) as address:
-        page = open_page(address)
-        ask(page, "a dog")
-        wait(page, "document.querySelector('.still img')?.naturalWidth == 32")
-
-
-@pytest.mark.slow
 def test_words_that_a_machine_recognised_are_marked_as_such(open_page, tmp_path):
     with served(tmp_path, {"dog.webm": b"x"}) as (address, _):
         put_stills(tmp_path, "dog.webm")

@@ -259,7 +259,7 @@ def test_answers_that_are_not_read_keep_nobody_out(tmp_path, monkeypatch):
         key = post(address, "a dog")[1]["hits"][0]["key"]
         for path in (f"/api/clips/{key}/media", "/"):
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-            for _ in range(20):
+            for _ in range(12):
                 connection = held.enter_context(closing(connect(address)))
                 with suppress(ConnectionResetError):
                     connection.sendall(request * 400)
