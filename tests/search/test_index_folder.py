@@ -92,21 +92,18 @@ def test_settings_of_a_new_gallery_are_kept_by_later_calls(place):
     assert len(later) == len(gallery) + 2 and later.dtype == "float32"
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
+def test_what_a_gallery_has_otherwise_is_said_before_its_model_is_loaded(place, monkeypatch):
+    index("clips", "gallery", "encoder", segment=1, progress=False)
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
+    for arguments, message in (
         ({"segment": 2}, "holds windows of 1 seconds. Omit `segment`"),
         ({"segment": "none"}, "holds windows of 1 seconds. Omit `segment`"),
         ({"dtype": "float32"}, "holds vectors in float16. Omit `dtype`"),
         ({"frames": 3}, "was indexed with other values of `frames` and `sound_seconds`"),
         ({"text": ["title"]}, "has the modalities video, audio, subtitle, not title.* with this one as `words_of`"),
-    ],
-)
-def test_what_a_gallery_has_otherwise_is_said_before_its_model_is_loaded(arguments, message, place, monkeypatch):
-    index("clips", "gallery", "encoder", segment=1, progress=False)
-    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
-    with pytest.raises(ValueError, match=message):
-        index("clips", "gallery", **arguments)
+    ):
+        with pytest.raises(ValueError, match=message):
+            index("clips", "gallery", **arguments)
 
 
 def test_an_open_gallery_is_added_to_and_remains_as_it_was(place):
