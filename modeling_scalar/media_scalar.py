@@ -425,8 +425,11 @@ def mono(frames: Iterable, rate: int = SAMPLING_RATE) -> Iterator[np.ndarray]:
 def _can_be_mixed(frame: Any) -> bool:
     """Whether FFmpeg has a rule to mix the channels of an audio frame: not of eleven in no known order, as noise in a
     packet may say."""
+    # Of an empty one, as resampling a frame gives it another layout.
+    empty = av.AudioFrame(frame.format.name, frame.layout.name, frame.samples)
+    empty.sample_rate = frame.sample_rate
     try:
-        next(mono([frame]), None)
+        next(mono([empty]), None)
     except av.ArgumentError:
         return False
     return True

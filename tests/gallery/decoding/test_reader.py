@@ -552,6 +552,14 @@ def test_sound_of_noise_in_no_known_order_of_channels_is_skipped(tmp_path):
     assert not media_scalar._can_be_mixed(frame)
 
 
+def test_sound_whose_channels_have_no_names_is_read_at_any_rate(tmp_path):
+    path = write(tmp_path, "tone.wav", wav(tone(16_000)))
+    with av.open(path) as container:
+        assert container.streams.audio[0].layout.name == "1 channels"
+    for rate in (8_000, 16_000, 48_000):
+        assert len(SandboxedReader().read_audio(path, rate=rate)) == pytest.approx(rate, abs=8)
+
+
 def test_sound_after_a_gap_is_found_at_its_time(tmp_path):
     path = write(
         tmp_path, "gap.mkv", remux(media("matroska", "", "pcm_s16le", seconds=9.0), "matroska", _without_4_to_6)
