@@ -6,6 +6,7 @@ The film is generated: one minute of scenes of 3 to 13 seconds (h264, 30 fps, ab
 Processor seconds are those of the decoders and of this process; memory is the most that a decoder held.
 """
 
+import re
 import resource
 import tempfile
 import time
@@ -65,6 +66,12 @@ def _spent() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
+def _peak(process: int) -> float:
+    """The most memory that a process held, in MiB, as Linux counts it."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) / 1024
+
+
 def main(config: ScenesConfig) -> None:
     """Measure and print one line per run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +84,6 @@ def main(config: ScenesConfig) -> None:
             reader = SandboxedReader()
             windows = scene_windows(str(path), reader.read_duration(path), LONGEST_SCENE, reader)
             seconds = time.perf_counter() - begun
-            _pool.close()  # of processes that have ended the time and the memory are known
-            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            most = max(_peak(worker.process.pid) for worker in _pool.all)
+            _pool.close()  # the time of processes is known once they have ended
             print(f"{len(windows)} windows: {seconds:.1f} s, {_spent() - before:.1f} s of processor, {most:.0f} MiB")
