@@ -61,7 +61,6 @@ _STRIP = 64  # rows
 _UPRIGHT = np.eye(3, dtype=np.int32)  # a display matrix
 _GAP = 0.25  # seconds; sound whose timestamps jump by more is missing in between
 _MARRED = 1.0  # seconds; pictures that build on a damaged one are shown from then on, if no keyframe comes before
-_EVEN = 0.9  # of the packets that follow at the usual interval: then a longer one is a gap
 _MOST_OF = 0.95  # of what a container promises, which is rarely exact
 _MOST_ERRORS = 100  # of a demuxer, one after the other
 _MOST_PASSES = 8  # over frames of which some turn out to be damaged
@@ -154,26 +153,6 @@ class Packets:
             return None
         what = f"nothing could be read from {vanished[0]:.1f} s on"
         return MediaError(f"{self.name}: {what}. The file is damaged.")
-
-    def gaps(self) -> list[tuple[int, int, list[float]]]:
-        """The neighbours in time between which packets of an even stream are missing, and when these would be, in
-        seconds of the file. Streams with a variable rate of frames, or without clear timestamps, have none."""
-        if not self.is_named:
-            return []
-        order = np.argsort(self.pts, kind="stable")
-        steps = np.diff(self.pts[order])
-        if not steps.any():
-            return []
-        step = np.median(steps[steps > 0])
-        if np.mean(steps <= 1.5 * step) < _EVEN:
-            return []
-        gaps = []
-        for place in np.flatnonzero(steps > 2.5 * step):
-            count = round(steps[place] / step) - 1
-            if count <= len(self):  # more is noise in a timestamp
-                times = self.pts[order[place]] + step * np.arange(1, count + 1)
-                gaps.append((order[place], order[place + 1], (times * self.tick - self.zero).tolist()))
-        return gaps
 
     def in_presentation_order(self) -> np.ndarray:
         """The indices of the packets in the order of presentation, from the first keyframe on."""
@@ -831,6 +810,11 @@ class MediaReader:
             return truncation_error(path, stream, f"{promised} packets", f"{len(packets)}")
         return None
 
+    def find_vanished(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> list[float]:
+        """The seconds of the file at which packets of a stream are missing by damage, without an error; readers of
+        single files do not look for them."""
+        return []
+
     def packets_of(self, path: AnyPath, kind: str) -> Packets | None:
         """The packets of the first stream of a kind; `None` if there is no stream."""
         # Packets are listed once for all windows of a file, as long as it does not change.
@@ -850,64 +834,12 @@ class MediaReader:
                 packets.missing = self.find_truncation(path, container, stream, packets)
                 if errors:
                     packets.missing = MediaError(f"{packets.name}: reading failed ({errors[0].strerror}).")
-                packets.vanished = self._vanished(path, container, stream, packets)
+                packets.vanished = self.find_vanished(path, container, stream, packets)
             for old in list(self._cached_packets)[:-1]:
                 self._cached_packets.pop(old, None)
             self._cached_packets[key] = packets
         self.check(packets.name, "duration", packets.seconds, f"it lasts {packets.seconds:g} s")
         return packets
-
-    def _vanished(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> list[float]:
-        """The seconds at which packets of a stream are missing by damage: beside a damaged packet, in a file that is
-        too short, or where a part of the file about as large as they are belongs to no packet."""
-        kind = container.format.name
-        # AVI has no timestamps, but an index, of which a picture stands eight bytes further on.
-        if kind == "avi":
-            listed = [entry for entry in stream.index_entries if entry.size]
-            num_missing = len(listed) - len(packets)
-            if stream.type != "video" or num_missing <= 0:
-                return []
-            starts = set(self.places_of(path)[:, 2].tolist())
-            times = [entry.timestamp * packets.tick - packets.zero for entry in listed if entry.pos + 8 not in starts]
-            if len(times) > 2 * num_missing:
-                return []
-            packets.ends_early = False  # its clock counts packets
-            return times
-        # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
-        is_short = packets.missing is not None and "mp4" not in kind
-        vanished = []
-        places = None
-        for before, after, seconds in packets.gaps():
-            is_marked = (packets.corrupt >= packets.pts[before]) & (packets.corrupt <= packets.pts[after])
-            if not is_short and not is_marked.any():
-                if places is None:
-                    places = self.places_of(path)
-                indices, times, starts, sizes = places.T
-                is_own = indices == stream.index
-                (first,) = np.flatnonzero(is_own & (times == packets.pts[before]))[:1]
-                (last,) = np.flatnonzero(is_own & (times == packets.pts[after]))[:1]
-                is_between = (starts > starts[first]) & (starts < starts[last])
-                num_unread = starts[last] - starts[first] - sizes[first] - sizes[is_between].sum()
-                if num_unread < len(seconds) * packets.sizes.mean() / 2:
-                    continue
-            vanished += seconds
-        return vanished
-
-    def places_of(self, path: AnyPath) -> np.ndarray:
-        """Of each packet of a file the index of its stream, its pts, and its first byte and size in the file, int64
-        `(packets, 4)`."""
-        places = []
-        ends = defaultdict(int)
-        with self.opened(path) as container:
-            for packet in self.demuxed(container, ()):
-                time = packet.dts if packet.pts is None else packet.pts
-                if time is not None:
-                    index = packet.stream_index
-                    # Of the frames that a packet of the container holds, all but the first have no place of their own.
-                    start = ends[index] if packet.pos is None else packet.pos
-                    ends[index] = start + packet.size
-                    places.append((index, time, start, packet.size))
-        return np.array(places, np.int64).reshape(-1, 4)
 
     def decoded(self, path: AnyPath, stream: Any, packets: Iterable, lose: Lose) -> Iterator[Any]:
         """The frames of packets, decoded by one thread, so that damage is met where it is. Damage is an error or, if

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -58,6 +59,7 @@ _UNTIMED = ("aac", "ac3", "eac3", "h264", "hevc", "ivf", "m4v", "mp3", "mpegvide
 _LONG_SOUND = 600.0  # seconds; of longer tracks only the chosen parts are decoded
 _BINS = 16  # of the histogram of a colour channel
 _MOST_READ = 0.95  # of a file; the rest may be an index
+_EVEN = 0.9  # of the packets that follow at the usual interval: then a longer one is a gap
 _LATE = 0.9  # of a file: where its end is looked for
 _RUN_UP = 2.0  # seconds decoded before a part of a track, for codecs with state between packets
 # In this order: QuickTime's own tag is the moment of recording in its time zone; `date` may be that of a publication.
@@ -221,6 +223,27 @@ def colours_of(frame: np.ndarray) -> np.ndarray:
     return np.bincount(values.ravel(), minlength=3 * _BINS).astype(np.float32) / values.size
 
 
+def _gaps(packets: Packets) -> list[tuple[int, int, list[float]]]:
+    """The neighbours in time between which packets of an even stream are missing, and when these would be, in
+    seconds of the file. Streams with a variable rate of frames, or without clear timestamps, have none."""
+    if not packets.is_named:
+        return []
+    order = np.argsort(packets.pts, kind="stable")
+    steps = np.diff(packets.pts[order])
+    if not steps.any():
+        return []
+    step = np.median(steps[steps > 0])
+    if np.mean(steps <= 1.5 * step) < _EVEN:
+        return []
+    gaps = []
+    for place in np.flatnonzero(steps > 2.5 * step):
+        count = round(steps[place] / step) - 1
+        if count <= len(packets):  # more is noise in a timestamp
+            times = packets.pts[order[place]] + step * np.arange(1, count + 1)
+            gaps.append((order[place], order[place + 1], (times * packets.tick - packets.zero).tolist()))
+    return gaps
+
+
 class LimitedReader(MediaReader):
     """Reads files within limits, and checks that nothing is missing at their end.
 
@@ -274,6 +297,58 @@ class LimitedReader(MediaReader):
             if came < promised - 4096:  # about a packet
                 return truncation_error(path, stream, f"{promised} samples", f"{came}")
         return super().find_truncation(path, container, stream, packets)
+
+    def find_vanished(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> list[float]:
+        """The seconds at which packets of a stream are missing by damage: beside a damaged packet, in a file that is
+        too short, or where a part of the file about as large as they are belongs to no packet."""
+        kind = container.format.name
+        # AVI has no timestamps, but an index, of which a picture stands eight bytes further on.
+        if kind == "avi":
+            listed = [entry for entry in stream.index_entries if entry.size]
+            num_missing = len(listed) - len(packets)
+            if stream.type != "video" or num_missing <= 0:
+                return []
+            starts = set(self.places_of(path)[:, 2].tolist())
+            times = [entry.timestamp * packets.tick - packets.zero for entry in listed if entry.pos + 8 not in starts]
+            if len(times) > 2 * num_missing:
+                return []
+            packets.ends_early = False  # its clock counts packets
+            return times
+        # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
+        is_short = packets.missing is not None and "mp4" not in kind
+        vanished = []
+        places = None
+        for before, after, seconds in _gaps(packets):
+            is_marked = (packets.corrupt >= packets.pts[before]) & (packets.corrupt <= packets.pts[after])
+            if not is_short and not is_marked.any():
+                if places is None:
+                    places = self.places_of(path)
+                indices, times, starts, sizes = places.T
+                is_own = indices == stream.index
+                (first,) = np.flatnonzero(is_own & (times == packets.pts[before]))[:1]
+                (last,) = np.flatnonzero(is_own & (times == packets.pts[after]))[:1]
+                is_between = (starts > starts[first]) & (starts < starts[last])
+                num_unread = starts[last] - starts[first] - sizes[first] - sizes[is_between].sum()
+                if num_unread < len(seconds) * packets.sizes.mean() / 2:
+                    continue
+            vanished += seconds
+        return vanished
+
+    def places_of(self, path: AnyPath) -> np.ndarray:
+        """Of each packet of a file the index of its stream, its pts, and its first byte and size in the file, int64
+        `(packets, 4)`."""
+        places = []
+        ends = defaultdict(int)
+        with self.opened(path) as container:
+            for packet in self.demuxed(container, ()):
+                time = packet.dts if packet.pts is None else packet.pts
+                if time is not None:
+                    index = packet.stream_index
+                    # Of the frames that a packet of the container holds, all but the first have no place of their own.
+                    start = ends[index] if packet.pos is None else packet.pos
+                    ends[index] = start + packet.size
+                    places.append((index, time, start, packet.size))
+        return np.array(places, np.int64).reshape(-1, 4)
 
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
