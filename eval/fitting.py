@@ -136,6 +136,7 @@ def calibrate_inputs(
     has_numbers = scale_offset or not before.keys().isdisjoint(CALIBRATION)
     if write and model is not None and has_numbers:
         _check_modalities(model, embeddings.modalities)
+    output.mkdir(parents=True, exist_ok=True)
     calibration = calibrate_embeddings(embeddings, before, scale_offset)
 
     # The least score belongs to the options that the gallery is searched with, once the fit is kept or not.

@@ -67,8 +67,6 @@ def prepare(
         given = Embeddings.of_gallery(given)
     elif given is not None:
         given.check_unit()
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
     if inputs.model is None:
         return given, None
 
@@ -90,6 +88,8 @@ def prepare(
         check_methods(methods, source.model.config.modalities)
 
     # What is missing is embedded: the captions of a gallery, or captions and clips.
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)  # fails before hours of embedding, not after
     embeddings = source.embed(clips)
     if output is not None:
         embeddings.save(output / "embeddings")

@@ -157,6 +157,8 @@ def evaluate(
         folder = Path(output)
     needs_match = bool(depths) or fusion_split is not None
     embedded, source = prepare(inputs, folder, methods or (), needs_match, fusion_split)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
 
     # Both stages, scored as the model that embedded the clips scores.
     score = score_options_of(embedded.metadata)
