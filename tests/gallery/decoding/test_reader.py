@@ -391,7 +391,7 @@ MARRED_LATER = {("h264.mp4", "wide"), ("h264.ts", "wide"), ("one_keyframe.mp4", 
 NOTICED = {("h264.mp4", "stretch"), ("h264.mp4", "wide"), ("one_keyframe.mp4", "wide"), ("h264.ts", "wide")}
 
 
-@pytest.mark.promise("files", "Damage in a stream is reported, and loses nothing after the next keyframe")
+@pytest.mark.promise("files", "Damage in a stream is reported, and costs at most a second more of it")
 @pytest.mark.parametrize("how", sorted(HARM))
 @pytest.mark.parametrize("name", sorted(HARMED))
 def test_the_frames_that_are_read_beside_damage_are_those_of_the_whole_file(tmp_path, name, how):
