@@ -202,17 +202,24 @@ def test_two_way_intervals_cover_what_they_say(paired, of_trainings, num_trainin
     assert 0.93 < covered / num_draws < 0.975
 
 
-def test_a_set_counts_by_its_queries_and_several_sets_narrow_the_interval():
+def test_sets_count_by_their_queries_and_their_variances_by_the_square():
     rng = np.random.default_rng(9)
     sets = []
     for num_queries in (100, 300):
-        sets.append((rng.normal(1, 1, (5, num_queries)), rng.normal(0, 1, (5, num_queries))))
+        sets.append((rng.normal(1, 1, (1, num_queries)), rng.normal(0, 1, (1, num_queries))))
     found = pooled_interval(sets, paired=False)
-    one = two_way_interval(*sets[0], paired=False)
-    means = [first.mean() - second.mean() for first, second in sets]
-    assert found["difference"] == pytest.approx(0.25 * means[0] + 0.75 * means[1])
-    assert found["high"] - found["low"] < one["high"] - one["low"]
-    assert pooled_interval(sets[:1], paired=False) == one
+    # Of a single training, the variance of each set has one summand.
+    difference = 0.0
+    parts = []
+    for weight, (first, second) in zip((0.25, 0.75), sets, strict=True):
+        mean, error, freedom = slow_two_way(first.tolist(), second.tolist(), False)
+        difference += weight * mean
+        parts.append(((weight * error) ** 2, freedom))
+    variance = sum(part for part, _ in parts)
+    freedom = variance**2 / sum(part**2 / count for part, count in parts)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    assert found["difference"] == pytest.approx(difference)
+    assert (found["low"], found["high"]) == pytest.approx((difference - half, difference + half))
 
 
 def test_methods_that_do_not_vary_have_no_interval_and_wrong_shapes_are_refused():
