@@ -81,7 +81,10 @@ def test_no_name_is_hidden_by_a_room():
         ("publish('folder', 'user/name', kind='gallery')", "pyarrow", "hub"),
     ],
 )
-def test_a_name_that_needs_an_extra_says_which(use, module, extra):
+def test_a_name_that_needs_an_extra_says_which(use, module, extra, tmp_path):
+    for folder in ("embeddings", "folder"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "gallery.json").write_text("{}")
     code = f"""
 import sys
 sys.modules[{module!r}] = None
@@ -92,7 +95,7 @@ except ModuleNotFoundError as error:
     print(error)
 """
     needed = f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
-    assert " ".join(run(code)) == needed
+    assert " ".join(run(code, cwd=tmp_path)) == needed
 
 
 @pytest.mark.e2e

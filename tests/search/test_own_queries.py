@@ -5,6 +5,7 @@ import pytest
 from scalar_retrieval import index
 from scalar_retrieval.gallery import own_queries
 from scalar_retrieval.gallery.gallery import GalleryWriter
+from scalar_retrieval.gallery.store import described
 from scalar_retrieval.gallery.store.described import LEAST_SCORE, fitted_to
 from tests.joint_encoders import write_joint_encoder
 from tests.search.small_folder import run
@@ -24,7 +25,7 @@ def fits(monkeypatch):
         options = {"modalities": list(gallery.modalities), "score_options": fitted_to(gallery.metadata)}
         return least | options
 
-    monkeypatch.setattr(own_queries, "_LEAST", 3)
+    monkeypatch.setattr(described, "_FEWEST_CLIPS", 3)
     monkeypatch.setattr(own_queries, "measure_least_score", measure)
     return found
 
