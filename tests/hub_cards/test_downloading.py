@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.provenance import pending_download
 from scalar_retrieval.hub_cards import __main__ as hub_cards
-from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.modeling_scalar import load_model, model_identity
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search import __main__ as search
 from tests.dual_encoders import write_clap, write_clip
@@ -68,6 +68,7 @@ def test_indexing_needs_the_hub_once(hub, place):
 @pytest.fixture
 def silent(hub, monkeypatch):
     """A Hub that accepts connections and never answers."""
+    model_identity._answers.cache_clear()  # an earlier Hub may have had its port
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity._HUB_TIMEOUT", 0.2)
