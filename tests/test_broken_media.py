@@ -285,8 +285,9 @@ HUNGRY = (
 
 
 def _bytes_of(pid: int) -> int:
+    """The memory of a process, of which shared pages count in parts: a child shares all of its parent's at first."""
     try:
-        return 1024 * int(re.search(r"^VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
+        return 1024 * int(re.search(r"^Pss:\s*(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[1])
     except (OSError, TypeError):  # it has ended
         return 0
 
