@@ -1,9 +1,10 @@
 """Clips per second of indexing, compared with decoding only on all cores.
 
-    python -m evidence speed indexing [--clips 48] [--workers 1 --workers 2] [--repeats 3] [--device cpu]
+    python -m evidence speed indexing [--clips 48] [--workers 1 --workers 2] [--repeats 3] [--model light]
 
 The clips are generated: 10 s, 640x360, 30 fps h264 with AAC audio, every second one with a subtitle file. The model is
-the small one of `recipes/miniature_backbone`. The methods take turns; the fastest of `--repeats` runs counts:
+the small one of `recipes/miniature_backbone`, or `--model`. The methods take turns; the fastest of `--repeats` runs
+counts:
 
 - decoding alone: one process per core decodes the frames and audio of each clip that the model needs;
 - reading in processes: as many processes prepare the model's inputs with `ScalarProcessor.read_clip`;
@@ -87,10 +88,10 @@ def decode(path: str, num_frames: int) -> None:
 _processor = None
 
 
-def _begin() -> None:
+def _begin(name: str) -> None:
     global _processor
     torch.set_num_threads(1)
-    _processor = sandboxed(load_model(MODEL)[1])
+    _processor = sandboxed(load_model(name)[1])
 
 
 def _decode(path: str) -> None:
@@ -105,10 +106,10 @@ def _in_processes(work: Callable[[str], None], files: list[str], pool: ProcessPo
     list(pool.map(work, files))
 
 
-def _index(files: list[str], folder: Path, num_workers: int, model, processor) -> float:
+def _index(files: list[str], folder: Path, num_workers: int, name: str, model, processor) -> float:
     shutil.rmtree(folder, ignore_errors=True)
     with GalleryWriter(folder) as writer:
-        writer.metadata = provenance_of(model, MODEL)
+        writer.metadata = provenance_of(model, name)
         loaded = Loaded(model, processor, None, None)
         indexer = Indexer(writer, lambda: loaded, tolerant(processor).reader, num_workers=num_workers)
         begun = time.perf_counter()
@@ -135,10 +136,11 @@ def main(config: IndexingConfig) -> None:
     cores = config.cores or len(os.sched_getaffinity(0))
     workers_tried = config.workers or [default_workers()]
     device = device_of_name(config.device)
+    name = config.model or str(MODEL)
     logging.disable_progress_bar()
     with (
         tempfile.TemporaryDirectory() as temporary,
-        ProcessPoolExecutor(cores, get_context("spawn"), _begin) as pool,
+        ProcessPoolExecutor(cores, get_context("spawn"), _begin, (name,)) as pool,
     ):
         # Four different clips, each copied many times.
         folder = Path(temporary) / "clips"
@@ -154,14 +156,14 @@ def main(config: IndexingConfig) -> None:
 
         # The ways to read or index them.
         files = find_files([folder])
-        model, processor = load_model(MODEL, None, device)
+        model, processor = load_model(name, None, device)
         ways = {
             "decoding alone": partial(_in_processes, _decode, files, pool),
             "reading in processes": partial(_in_processes, _read, files, pool),
         }
         for workers in workers_tried:
             ways[f"indexing, {workers} at a time"] = partial(
-                _index, files, Path(temporary) / "gallery", workers, model, processor
+                _index, files, Path(temporary) / "gallery", workers, name, model, processor
             )
 
         # They take turns, so that a slow moment of the machine meets all of them.

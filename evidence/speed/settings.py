@@ -55,6 +55,7 @@ class IndexingConfig:
         Sequence[int], Option("--workers", help="Clips read at a time. Repeat for several."), _NUMBERS
     ] = ()
     repeats: Annotated[int, Option(min=1, help="Runs of each.")] = 3
+    model: Annotated[str | None, Option(help="Such as light; by default the small backbone of the recipes.")] = None
     device: Device = None
 
 
