@@ -32,11 +32,11 @@ def _split_small(split):
 
 
 def test_every_score_has_a_row(capsys):
-    evaluation.main(EvaluationConfig(sizes=(20,), dim=16, rounds=1))
+    evaluation.main(EvaluationConfig(sizes=(20,), dim=16, rounds=3))  # a median, which no slow moment decides
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.split() and line.split()[0] in METHODS}
     assert set(rows) == set(METHODS)
     for name, cells in rows.items():
         assert len(cells) == (4 if name in evaluation.PUBLIC else 2)
-        assert all(float(cell) >= 0 for cell in cells[:2])  # .00 where the products were slow
+        assert all(float(cell) > 0 for cell in cells[:2])
     assert f"{len(METHODS)} scores x 5 rates x 2 directions" in lines[-1]
