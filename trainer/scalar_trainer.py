@@ -256,6 +256,12 @@ class ScalarTrainer(ResumableTrainer):
         if base.name_or_path:
             revision = identify(base.name_or_path).commit
         model = make_trainable(model, args, objective, revision)
+        if isinstance(model, PeftModel) and not base.name_or_path:
+            logger.warning(
+                "The model was not loaded from a folder or the Hub, so its adapter cannot be loaded again. To keep "
+                "what is trained, first save the model, and load it: model.save_pretrained(FOLDER), "
+                "load_model(FOLDER)."
+            )
         self.scalar_model = without_adapter(model)
         self.scalar_config = self.scalar_model.config
         return model

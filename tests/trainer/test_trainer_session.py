@@ -270,6 +270,13 @@ def test_an_adapter_is_continued_or_refused_but_never_dropped(folder, rows, tmp_
     torch.testing.assert_close(scores_of(merged, processor, rows), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("adapter", "is_saved"), [("heads", False), ("heads", True), ("full", False)])
+def test_an_adapter_of_a_model_that_was_never_saved_is_said(folder, tmp_path, caplog, tiny_model, adapter, is_saved):
+    model = load_model(folder / "towers")[0] if is_saved else tiny_model
+    ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), adapter=adapter, **QUICK))
+    assert ("first save the model, and load it" in caplog.text) == (adapter == "heads" and not is_saved)
+
+
 def test_the_weights_of_a_new_adapter_follow_from_the_seed(folder, rows, tmp_path):
     drawn = []
     for seed in (1, 1, 2):
