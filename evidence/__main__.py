@@ -12,9 +12,7 @@ from evidence.settings import (
     BackboneConfig,
     ComposedConfig,
     EncodersConfig,
-    FusedConfig,
     HalveConfig,
-    JointConfig,
     LabelsConfig,
     MeasureConfig,
     MiniatureConfig,
@@ -198,23 +196,7 @@ def new_heads(config: NewHeadsConfig) -> None:
     draw_heads(**vars(config))
 
 
-@command_of(app, JointConfig)
-def joint_encoder(config: JointConfig) -> None:
-    """Of the study: train a small joint encoder from scratch on clips of the miniature benchmark."""
-    from evidence.study.joint import main as train_encoder
-
-    train_encoder(config)
-
-
-@command_of(app, FusedConfig)
-def fused(config: FusedConfig) -> None:
-    """Of the study: compare one fused vector with SCALAR's weights of single ones, and with both."""
-    from evidence.study.fused import main as compare
-
-    compare(config)
-
-
-# Measurements of speed, and the paper's tables and figures.
+# Measurements of speed, and the paper's tables.
 app.add_typer(speed, name="speed")
 register(app)
 

@@ -244,26 +244,3 @@ class NewHeadsConfig:
 
     backbone: Annotated[AnyPath, Argument(help="Folder of the trained backbone."), _PATH]
     output: Annotated[AnyPath, Argument(help="Folder for the new one."), _PATH]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointConfig:
-    """Settings of a small joint encoder, see `evidence/study/joint.py`."""
-
-    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark whose training clips are learned."), _PATH]
-    output: Annotated[AnyPath, Option(help="Folder for the model."), _PATH]
-    # The training, which has no recipe.
-    epochs: Annotated[int, Option(min=1, help="Passes over the training clips.")] = 32
-    batch_size: Annotated[int, Option(min=2, help="Clips per step.")] = 64
-    seed: Annotated[int, Option(help="Seed of the weights, the order and the mixes.")] = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class FusedConfig:
-    """Settings of the comparison with fused vectors, see `evidence/study/fused.py`."""
-
-    models: Annotated[
-        Sequence[AnyPath], Option("--model", help="Folder of a joint encoder. Repeat for several."), Given(list[Path])
-    ]
-    root: Annotated[AnyPath, Option(help="Folder of the miniature benchmark."), _PATH]
-    output: Annotated[AnyPath, Option(help="Folder for fused.json and fused.md."), _PATH]

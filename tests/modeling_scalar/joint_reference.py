@@ -10,7 +10,6 @@ import shutil
 import sys
 from enum import Enum
 from importlib.machinery import ModuleSpec
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -85,7 +84,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
     sys.path.insert(0, str(root))
     from sentence_transformers import SentenceTransformer
 
-    from evidence.fused import encode_whole
     from scalar_retrieval.modeling_scalar import Clip, load_model
     from scalar_retrieval.modeling_scalar.model_identity import identify
     from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
@@ -116,14 +114,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
         made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
         found["ours"]["address"] = model.get_text_features(**processor(text="cat.png")).pooler_output
-        if name == "chat":  # without a template the library takes one modality at a time
-            given = {"video": videos, "audio": audios, "text": texts}
-            for names in (names for size in (2, 3) for names in combinations(given, size)):
-                rows = [dict(zip(names, row, strict=True)) for row in zip(*(given[key] for key in names), strict=True)]
-                found["whole", names] = encoder.encode_document(rows, processing_kwargs=options, **shared)
-            mixes = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.bool)
-            clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
-            found["ours"]["whole"] = encode_whole(encoder, clips, mixes)
         encoder.save(str(folder / f"{name}-saved"))
     below = move_below(shutil.copytree(folder / "chat", folder / "below"))
     model, processor = load_model(below)

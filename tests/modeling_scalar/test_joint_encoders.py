@@ -231,22 +231,6 @@ def test_an_encoder_in_a_subfolder_of_its_folder_is_the_same(reference):
     assert before != after  # as of any model, by its weights
 
 
-# Whole clips and special tokens --------------------------------------------------------------------------------------
-
-CALLED = {"video": "video", "audio": "audio", "subtitle": "text"}
-
-
-def test_a_clip_is_embedded_whole_by_the_template_of_its_encoder(reference):
-    expected = []
-    for row, mix in enumerate([(1, 1, 1), (0, 1, 1), (1, 0, 0)]):
-        names = [name for name, here in zip(MODALITIES, mix, strict=True) if here]
-        if len(names) == 1:
-            expected.append(reference["chat"][3][names[0]][row])
-        else:
-            expected.append(reference["chat"]["whole", tuple(CALLED[name] for name in names)][row])
-    torch.testing.assert_close(reference["chat"]["ours"]["whole"], torch.stack(expected), **CLOSE)
-
-
 def test_a_saved_model_does_not_name_the_folder_of_its_encoder(folders):
     assert str(folders) not in (folders / "remote" / "config.json").read_text()
 
