@@ -344,8 +344,8 @@ class ScalarSearch:
     def _embed(
         self, dataset: Dataset, side: PromptType, task_metadata: Any, encode_kwargs: dict[str, Any]
     ) -> _Texts | _Gallery:
-        _check_task(task_metadata, self.modalities)
         """Embed the queries or the documents of a task, texts or clips."""
+        _check_task(task_metadata, self.modalities)
         modalities = task_metadata.get_modalities(side)
         batch_size = encode_kwargs.get("batch_size", 32)
         hidden = not encode_kwargs.get("show_progress_bar", True)

@@ -11,25 +11,14 @@ if TYPE_CHECKING:
 
     from .definition import Benchmark, Split
 
-# The module that defines each benchmark, as a constant of the benchmark's name in capitals.
-_MODULES = {
-    "msrvtt": "scalar_retrieval.eval.benchmarks.msrvtt",
-    "didemo": "scalar_retrieval.eval.benchmarks.didemo",
-    "activitynet": "scalar_retrieval.eval.benchmarks.activitynet",
-    "vatex": "scalar_retrieval.eval.benchmarks.vatex",
-    "audiocaps": "scalar_retrieval.eval.benchmarks.audiocaps",
-    "vggsound": "scalar_retrieval.eval.benchmarks.vggsound",
-    "avcaps": "scalar_retrieval.eval.benchmarks.avcaps",
-    "valor32k": "scalar_retrieval.eval.benchmarks.valor32k",
-    "youcook2": "scalar_retrieval.eval.benchmarks.youcook2",
-    "msvd": "scalar_retrieval.eval.benchmarks.msvd",
-    "clotho": "scalar_retrieval.eval.benchmarks.clotho",
-    "vast27m": "scalar_retrieval.eval.benchmarks.vast27m",
-    "own": "scalar_retrieval.eval.benchmarks.own",
-}
-
-NAMES = tuple(_MODULES)
+NAMES = (
+    "msrvtt", "didemo", "activitynet", "vatex", "audiocaps", "vggsound", "avcaps", "valor32k", "youcook2", "msvd",
+    "clotho", "vast27m", "own",
+)  # fmt: skip
 """The names of all benchmarks of this package."""
+
+# The module that defines each benchmark, as a constant of the benchmark's name in capitals.
+_MODULES = {name: f"{__package__}.{name}" for name in NAMES}
 
 
 def register_benchmark(name: str, module: str) -> None:

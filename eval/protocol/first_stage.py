@@ -1,8 +1,7 @@
 """The first stage: ranks, metrics and the aggregation gain from embeddings (SCALAR Tables 3, 4, S3 and S5).
 
 Ties count against the method: a score that cannot distinguish candidates ranks the relevant one last, never first. The
-products of texts and clips are computed once for all scores and masks; large galleries are scored in blocks of at most
-`max_pairs` pairs.
+products of texts and clips are computed once for all scores and masks; large galleries are scored in blocks.
 
 Shape letters: Q queries, V clips, P pairs of a query and a clip that it describes.
 """
@@ -29,7 +28,7 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
 
 from ..embedding.embeddings import Embeddings
 from ..metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
-from .missing import RATES, ladder, ladder_masks, rate_masks
+from .missing import MASK_SEED, RATES, ladder, ladder_masks, rate_masks
 from .statistics import paired_bootstrap
 
 TIE_RULE = "among candidates of equal score the wrong ones come first"
@@ -39,6 +38,7 @@ Ranks = dict[str, dict[str, torch.LongTensor]]
 
 _COMPARED = ("uniform", "gram")  # compared with the model's own score, next to the best pathway
 _CHUNK = 4096  # relevant pairs whose weights are computed at once
+_MAX_PAIRS = 2**25  # scores held at once
 
 
 def _methods_of(modalities: Sequence[str]) -> dict[str, Method]:
@@ -85,25 +85,20 @@ def pathways(modalities: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name, method in _methods_of(modalities).items() if method.is_pathway)
 
 
-def _blocks(
-    num_queries: int, num_clips: int, directions: Sequence[str], max_pairs: int
-) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
+def _blocks(num_queries: int, num_clips: int) -> Iterator[tuple[slice, slice, tuple[str, ...]]]:
     """Yield parts of the score matrix in which every query of the direction meets all of its candidates."""
     queries = slice(0, num_queries)
     clips = slice(0, num_clips)
-    # A small matrix as a whole, for all directions; a large one in rows of each direction.
-    if num_queries * num_clips <= max_pairs:
-        yield queries, clips, tuple(directions)
+    # A small matrix as a whole, for both directions; a large one in rows of each direction.
+    if num_queries * num_clips <= _MAX_PAIRS:
+        yield queries, clips, DIRECTIONS
         return
-    for direction in directions:
-        if direction == "text_to_video":
-            size = max(1, max_pairs // num_clips)
-            for start in range(0, num_queries, size):
-                yield slice(start, start + size), clips, (direction,)
-        else:
-            size = max(1, max_pairs // num_queries)
-            for start in range(0, num_clips, size):
-                yield queries, slice(start, start + size), (direction,)
+    size = max(1, _MAX_PAIRS // num_clips)
+    for start in range(0, num_queries, size):
+        yield slice(start, start + size), clips, DIRECTIONS[:1]
+    size = max(1, _MAX_PAIRS // num_queries)
+    for start in range(0, num_clips, size):
+        yield queries, slice(start, start + size), DIRECTIONS[1:]
 
 
 def _ranks(scores: torch.Tensor, pairs: torch.Tensor, direction: str) -> torch.LongTensor:
@@ -125,22 +120,18 @@ def rank_pairs(
     embeddings: Embeddings,
     masks: Sequence[torch.Tensor],
     methods: Sequence[str],
-    directions: Sequence[str] = DIRECTIONS,
-    max_pairs: int = 2**25,
     progress: bool = False,
     **score_options: Any,
 ) -> list[Ranks]:
     """
-    Rank every relevant pair of a benchmark by each method, under each mask, in each direction.
+    Rank every relevant pair of a benchmark by each method, under each mask, in both directions: from text to video
+    clips for each query, from video to text queries for each clip that a query describes.
 
     Args:
         embeddings ([`Embeddings`]): queries, clips and which query describes which clip.
         masks (`Sequence[torch.BoolTensor]`, each of shape `(clips, M)`): the modalities that may be read of each clip.
             A clip with none left cannot be scored by any method and ranks last.
         methods (`Sequence[str]`): keys of `METHODS`, and modalities of the clips.
-        directions (`Sequence[str]`): `"text_to_video"` ranks clips for each query, `"video_to_text"` queries for each
-            clip that a query describes.
-        max_pairs (`int`): scores held at once. Changes memory, not results.
         progress (`bool`): show a bar with an estimate of the time left.
         score_options: of [`~scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores`].
 
@@ -166,9 +157,9 @@ def rank_pairs(
         distinct[key] = mask
         ranks[key] = {}
         for method in methods:
-            ranks[key][method] = {name: torch.empty(len(pairs), dtype=torch.long) for name in directions}
+            ranks[key][method] = {name: torch.empty(len(pairs), dtype=torch.long) for name in DIRECTIONS}
 
-    blocks = list(_blocks(len(embeddings.query_ids), len(embeddings.clip_ids), directions, max_pairs))
+    blocks = list(_blocks(len(embeddings.query_ids), len(embeddings.clip_ids)))
     total = len(methods) * len(distinct) * len(blocks)
     with tqdm(total=total, desc="scores", unit="matrix", disable=not progress) as bar:
         for queries, clips, block_directions in blocks:
@@ -281,7 +272,6 @@ def _rate_entry(
 def _at_rates(
     embeddings: Embeddings,
     rates: Sequence[float],
-    mask_seed: int,
     masks: Sequence[torch.Tensor],
     ranks: Sequence[Ranks],
     score_options: Mapping[str, Any],
@@ -294,7 +284,7 @@ def _at_rates(
         "num_queries": len(embeddings.query_ids),
         "num_clips": len(embeddings.clip_ids),
         "num_pairs": len(embeddings.pairs),
-        "mask_seed": mask_seed,
+        "mask_seed": MASK_SEED,
         "query_temperature": score_options.get("query_temperature", 0.1),
         "tie_rule": TIE_RULE,
         "rates": entries,
@@ -305,8 +295,6 @@ def evaluate_embeddings(
     embeddings: Embeddings,
     methods: Sequence[str] | None = None,
     rates: Sequence[float] = RATES,
-    mask_seed: int = 0,
-    max_pairs: int = 2**25,
     progress: bool = False,
     **score_options: Any,
 ) -> dict[str, Any]:
@@ -322,8 +310,7 @@ def evaluate_embeddings(
             as queries make video-to-text recall the accuracy of classification as retrieval.
         methods (`Sequence[str]`, *optional*): keys of `METHODS`, and modalities; by default [`measurable_methods`].
         rates (`Sequence[float]`): fractions of clips that lose one modality; 0 is the plain protocol.
-        mask_seed (`int`): seed of the masks.
-        max_pairs (`int`), progress (`bool`): as in [`rank_pairs`].
+        progress (`bool`): as in [`rank_pairs`].
         score_options: keyword arguments of `retrieval_scores`, which the methods that know them use.
 
     Returns:
@@ -341,9 +328,9 @@ def evaluate_embeddings(
     if methods is None:
         methods = measurable_methods(embeddings)
     methods = tuple(dict.fromkeys((*methods, *pathways(embeddings.modalities))))
-    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
-    ranks = rank_pairs(embeddings, masks, methods, max_pairs=max_pairs, progress=progress, **score_options)
-    return _at_rates(embeddings, rates, mask_seed, masks, ranks, score_options)
+    masks = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates)
+    ranks = rank_pairs(embeddings, masks, methods, progress, **score_options)
+    return _at_rates(embeddings, rates, masks, ranks, score_options)
 
 
 def measure_first_stage(
@@ -351,7 +338,6 @@ def measure_first_stage(
     method: str = "scalar",
     methods: Sequence[str] | None = None,
     rates: Sequence[float] = RATES,
-    mask_seed: int = 0,
     progress: bool = False,
     **score_options: Any,
 ) -> tuple[dict[str, Any], dict[str, list]]:
@@ -359,7 +345,7 @@ def measure_first_stage(
     Measure the first stage completely: with every mask, with fixed sets of modalities, and query by query.
 
     Args:
-        embeddings, rates, mask_seed, progress, score_options: as in [`evaluate_embeddings`].
+        embeddings, rates, progress, score_options: as in [`evaluate_embeddings`].
         method (`str`): the model's own score, with which others are compared.
         methods (`Sequence[str]`, *optional*): further methods next to it; by default [`measurable_methods`].
 
@@ -379,11 +365,11 @@ def measure_first_stage(
     methods = tuple(dict.fromkeys((method, *methods, *singles)))
 
     # All masks in one call: what they share is computed once.
-    at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates, mask_seed)
+    at_rates = rate_masks(embeddings.clip_ids, embeddings.modality_mask, rates)
     steps = ladder_masks(embeddings.modality_mask)
-    ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress=progress, **score_options)
+    ranks = rank_pairs(embeddings, [*at_rates, *steps], methods, progress, **score_options)
     ranks_of_steps = ranks[len(at_rates) :]
-    measured = _at_rates(embeddings, rates, mask_seed, at_rates, ranks[: len(at_rates)], score_options)
+    measured = _at_rates(embeddings, rates, at_rates, ranks[: len(at_rates)], score_options)
 
     # The ladder of modality sets, for joint scores: a single pathway reads only its own modality.
     measured["ladder"] = []

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 RATES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Fractions of the clips that lose a modality: those of the paper's Table 3."""
 
+MASK_SEED = 0
+"""Of the masks of every evaluation."""
+
 
 def check_rate(rate: float) -> None:
     """Raise a ValueError unless `rate` is a fraction between 0 and 1."""
@@ -29,7 +32,7 @@ def ladder(modalities: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(modalities[:number]) for number in range(1, len(modalities) + 1)]
 
 
-def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0) -> int | None:
+def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = MASK_SEED) -> int | None:
     """
     Choose which of a clip's available modalities is masked at a rate, if any.
 
@@ -62,7 +65,7 @@ def masked_modality(clip_id: str, rate: float, num_available: int, seed: int = 0
 
 
 def mask_modalities(
-    clip_ids: Sequence[str], modality_mask: "torch.Tensor", rate: float, seed: int = 0
+    clip_ids: Sequence[str], modality_mask: "torch.Tensor", rate: float, seed: int = MASK_SEED
 ) -> "torch.BoolTensor":
     """
     Remove one modality from a fraction of clips.
@@ -95,13 +98,11 @@ def mask_modalities(
     return masked
 
 
-def rate_masks(
-    clip_ids: Sequence[str], modality_mask: "torch.Tensor", rates: Sequence[float], seed: int = 0
-) -> "list[torch.Tensor]":
+def rate_masks(clip_ids: Sequence[str], modality_mask: "torch.Tensor", rates: Sequence[float]) -> "list[torch.Tensor]":
     """Return the mask of [`mask_modalities`] at each rate, at least one; 0 is the plain protocol."""
     if not rates:
         raise ValueError("`rates` is empty; expected at least one masking rate, 0 for the plain protocol.")
-    return [mask_modalities(clip_ids, modality_mask, rate, seed) for rate in rates]
+    return [mask_modalities(clip_ids, modality_mask, rate) for rate in rates]
 
 
 def ladder_masks(modality_mask: "torch.Tensor") -> "list[torch.Tensor]":
@@ -114,4 +115,13 @@ def ladder_masks(modality_mask: "torch.Tensor") -> "list[torch.Tensor]":
     return masks
 
 
-__all__ = ["RATES", "check_rate", "ladder", "ladder_masks", "mask_modalities", "masked_modality", "rate_masks"]
+__all__ = [
+    "MASK_SEED",
+    "RATES",
+    "check_rate",
+    "ladder",
+    "ladder_masks",
+    "mask_modalities",
+    "masked_modality",
+    "rate_masks",
+]

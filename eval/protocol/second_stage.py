@@ -22,7 +22,6 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval.gallery.embedding import ReadBatch
 from scalar_retrieval.gallery.second_stage.matching import (
-    check_depth,
     check_policies,
     clip_views,
     fused_values,
@@ -36,11 +35,13 @@ from ..benchmarks.clip_rows import group_rows
 from ..embedding.embed_dataset import read_rows
 from ..embedding.embeddings import Embeddings
 from ..metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
-from .missing import mask_modalities
+from .missing import MASK_SEED, mask_modalities
 from .statistics import area_under_curve
 
 FUSION_WEIGHTS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Weights of a match logit to choose from: at 0 the first-stage order stays, at 10 a cosine hardly counts."""
+
+_BLOCK = 256  # rows scored at once in the first stage
 
 # Ranks after two stages ----------------------------------------------------------------------------------------------
 
@@ -51,7 +52,7 @@ def _is_relevant(scores: torch.Tensor, pairs: torch.Tensor) -> torch.BoolTensor:
     return relevant
 
 
-def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50) -> torch.LongTensor:
+def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int) -> torch.LongTensor:
     """
     Choose the candidates that the second stage reorders.
 
@@ -64,7 +65,6 @@ def first_candidates(scores: torch.Tensor, pairs: torch.Tensor, depth: int = 50)
         `torch.LongTensor` of shape `(rows, min(depth, columns))`: columns of `scores`, best first; among equal scores
         the irrelevant ones come first, then the lower columns.
     """
-    check_depth(depth)
     return sort_rows(scores, _is_relevant(scores, pairs).byte())[:, :depth].contiguous()
 
 
@@ -153,7 +153,6 @@ class _FirstStage:
         modality_mask: torch.Tensor,
         direction: str,
         depth: int,
-        block_size: int,
         score_options: dict[str, Any],
     ) -> None:
         self.embeddings = embeddings
@@ -163,7 +162,6 @@ class _FirstStage:
         if direction == "video_to_text":
             self.pairs = self.pairs.flip(1)
         self.rows = self.pairs[:, 0].unique()  # a clip without captions ranks nothing
-        self.block_size = block_size
         self.score_options = score_options | {"direction": direction}
         candidates = []
         for _, scores, pairs in self._blocks():
@@ -176,8 +174,8 @@ class _FirstStage:
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Yield the positions of some rows among `rows`, their scores (N, C), and their relevant pairs within them."""
-        for start in range(0, len(self.rows), self.block_size):
-            block = slice(start, start + self.block_size)
+        for start in range(0, len(self.rows), _BLOCK):
+            block = slice(start, start + _BLOCK)
             rows = self.rows[block]
             queries = slice(None)
             clips = slice(None)
@@ -249,9 +247,8 @@ class TwoStage:
         embeddings ([`Embeddings`]): embeddings of the same data set, for the first stage and for the relevant pairs of
             captions and clips.
         depth (`int`): maximum number of clips per caption, and captions per clip, to reorder.
-        rates (`Sequence[float]`), mask_seed (`int`): missing-modality masks, the same for both stages.
+        rates (`Sequence[float]`): missing-modality masks, the same for both stages.
         policies (`Sequence[str]`): some of [`~scalar_retrieval.gallery.second_stage.matching.POLICIES`].
-        block_size (`int`): rows scored at once in the first stage. Changes memory, not results.
         score_options (`dict`, *optional*): keyword arguments of `retrieval_scores`; by default those of the model.
         options: of [`match_logits`].
 
@@ -269,9 +266,7 @@ class TwoStage:
         embeddings: Embeddings,
         depth: int = 50,
         rates: Sequence[float] = (0.0,),
-        mask_seed: int = 0,
         policies: Sequence[str] = ("absent",),
-        block_size: int = 256,
         score_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -282,7 +277,6 @@ class TwoStage:
         check_policies(policies, condition_on)
         embeddings.check_finite()
         self.depth = depth
-        self.mask_seed = mask_seed
         if score_options is None:
             score_options = model.score_options()
         score_options = dict(score_options)
@@ -292,11 +286,11 @@ class TwoStage:
         masks = {}
         stages = {}
         for rate in rates:
-            mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate, mask_seed)
+            mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
             masks[rate] = mask
             stages[rate] = []
             for direction in DIRECTIONS:
-                stages[rate].append(_FirstStage(embeddings, mask, direction, depth, block_size, score_options))
+                stages[rate].append(_FirstStage(embeddings, mask, direction, depth, score_options))
 
         # What the cross-encoder has to score: the candidates, and the relevant pairs with nothing masked.
         self.settings = []
@@ -328,13 +322,12 @@ class TwoStage:
                 self._measured[setting].append((stage, next(parts).view(stage.candidates.shape)))
         self._matched_logits = next(parts, None)
 
-    def metrics(self, depths: Sequence[int] | None = None, weight: float | None = None) -> list[dict[str, Any]]:
+    def metrics(self, depths: Sequence[int], weight: float | None = None) -> list[dict[str, Any]]:
         """
         Measure retrieval after both stages.
 
         Args:
-            depths (`Sequence[int]`, *optional*): numbers of candidates to reorder, at most the number that was read,
-                which is the default.
+            depths (`Sequence[int]`): numbers of candidates to reorder, at most the number that was read.
             weight (`float`, *optional*): weight of the match logit, to also measure the rule `"fused"`.
 
         Returns:
@@ -344,8 +337,6 @@ class TwoStage:
             `text_to_video_*` and `video_to_text_*` metrics.
 
         """
-        if depths is None:
-            depths = (self.depth,)
         # Every depth by the match alone, then by both scores.
         orders: list[tuple[int, float | None]] = []
         for order_weight in dict.fromkeys((None, weight)):
@@ -358,7 +349,7 @@ class TwoStage:
             entries = []
             for depth, order_weight in orders:
                 entry = {"depth": depth, "rule": "match", "policy": policy, "method": self.method, "rate": rate}
-                entry |= {"mask_seed": self.mask_seed, "num_unread_pairs": 0}
+                entry |= {"mask_seed": MASK_SEED, "num_unread_pairs": 0}
                 if order_weight is not None:
                     entry |= {"rule": "fused", "weight": order_weight}
                 entries.append(entry)

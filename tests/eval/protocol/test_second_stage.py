@@ -162,7 +162,8 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_and_pai
     arguments = model, processor, make_dataset(rows), embeddings
     options = {"method": method, "query_temperature": 0.1}
     settings = {"policies": POLICIES, "rates": (0.0, 0.5, 0.9)}
-    sizes = {"score_options": options, "block_size": 3, "batch_size": 2, "progress": False}
+    monkeypatch.setattr("scalar_retrieval.eval.protocol.second_stage._BLOCK", 3)
+    sizes = {"score_options": options, "batch_size": 2, "progress": False}
 
     matched, match = [], model.match
     monkeypatch.setattr(model, "match", lambda ids, *rest: matched.append(len(ids)) or match(ids, *rest))
