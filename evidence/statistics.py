@@ -1,6 +1,6 @@
 """Claims of the evidence: sign test, intervals over seeds, over queries and trainings (SCALAR, "Statistical Support").
 
-SciPy does the computation; this module defines the tests and refuses input that they do not fit.
+SciPy does the computation; this module defines the tests.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from scalar_retrieval.eval.protocol.statistics import CONFIDENCE, finite
+from scalar_retrieval.eval.protocol.statistics import CONFIDENCE
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -21,17 +21,12 @@ def sign_test(wins: int, losses: int) -> float:
     checkpoint are not independent; the value is then a description.
 
     Args:
-        wins (`int`), losses (`int`): numbers of comparisons, from 0. Ties are left out by the usual rule; to count
-            them against the claim, as the paper does with a gain of 0.0, add them to `losses`.
+        wins (`int`), losses (`int`): numbers of comparisons, at least one in all. Ties are left out by the usual rule;
+            to count them against the claim, as the paper does with a gain of 0.0, add them to `losses`.
 
     Returns:
         `float`: the probability of at least `wins` wins under the null hypothesis.
-
-    Raises:
-        ValueError: a number is negative, or both are 0.
     """
-    if wins < 0 or losses < 0 or wins + losses == 0:
-        raise ValueError(f"Expected numbers of wins and losses, at least one in all; got {wins} and {losses}.")
     return float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue)
 
 
@@ -46,12 +41,7 @@ def t_interval(mean: float, deviation: float, num_runs: int) -> tuple[float, flo
 
     Returns:
         `tuple[float, float]`: the lower and the upper end; both the mean if the runs do not differ.
-
-    Raises:
-        ValueError: there are fewer than two runs.
     """
-    if num_runs < 2:
-        raise ValueError(f"An interval needs at least two runs, got {num_runs}: one has no deviation.")
     half_width = deviation / math.sqrt(num_runs) * float(stats.t.ppf((1 + CONFIDENCE) / 2, num_runs - 1))
     return mean - half_width, mean + half_width
 
@@ -65,13 +55,9 @@ def seed_interval(values: Sequence[float]) -> dict[str, float]:
 
     Returns:
         `dict`: `mean`, `deviation` (of the sample, divisor n - 1) and the ends `low` and `high` of [`t_interval`].
-
-    Raises:
-        ValueError: there are fewer than two values, or one is not finite.
     """
-    values = finite("values", values)
-    mean = float(values.mean())
-    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0  # a single run is refused below
+    mean = float(np.mean(values))
+    deviation = float(np.std(values, ddof=1))
     low, high = t_interval(mean, deviation, len(values))
     return {"mean": mean, "deviation": deviation, "low": low, "high": high}
 
@@ -104,23 +90,18 @@ def pooled_interval(
     Returns:
         `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and the two-sided
         `p_value`. Without any variance both bounds are the difference, and the p-value is 1 if it is 0, else 0.
-
-    Raises:
-        ValueError: the methods have different numbers of queries or, paired, of trainings, there are fewer than two
-            queries, or a value is not finite.
     """
     # Both methods' values of each set, (trainings, queries).
-    checked = []
+    values = []
     num_queries = 0
     for first, second in sets:
-        sides = _two_sides(first, second, paired)
-        checked.append(sides)
-        num_queries += sides[0].shape[1]
+        values.append((np.asarray(first), np.asarray(second)))
+        num_queries += len(first[0])
 
     # The weighted mean of the differences, and the parts of its variance, which grow with the square of the weight.
     difference = 0.0
     parts: list[_Part] = []
-    for first, second in checked:
+    for first, second in values:
         weight = first.shape[1] / num_queries
         difference += weight * float(first.mean() - second.mean())
         for part in _variance_parts(first, second, paired):
@@ -133,20 +114,6 @@ class _Part(NamedTuple):
 
     variance: float
     freedom: int
-
-
-def _two_sides(first: Sequence, second: Sequence, paired: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Both methods' values as arrays `(trainings, queries)`."""
-    # A row for each training.
-    first = np.stack([finite("first", row) for row in first])
-    second = np.stack([finite("second", row) for row in second])
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"Expected values of the same queries, got {first.shape[1]} and {second.shape[1]}.")
-    if first.shape[1] < 2:
-        raise ValueError("An interval needs at least two queries, got one.")
-    if paired and len(first) != len(second):
-        raise ValueError(f"Expected values of the same trainings, got {len(first)} and {len(second)} of them.")
-    return first, second
 
 
 def _variance_parts(first: np.ndarray, second: np.ndarray, paired: bool) -> list[_Part]:

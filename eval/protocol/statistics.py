@@ -19,21 +19,14 @@ def paired_bootstrap(first: Sequence[float], second: Sequence[float]) -> dict[st
     exists for every sample, whereas BCa divides by a spread that can be 0.
 
     Args:
-        first (`Sequence[float]`), second (`Sequence[float]`): one value per query for each method, in the same order,
-            e.g. `100 * (ranks <= 1)` for R@1.
+        first (`Sequence[float]`), second (`Sequence[float]`): one finite value per query for each method, in the same
+            order, e.g. `100 * (ranks <= 1)` for R@1.
 
     Returns:
         `dict`: `difference` (mean of `first` minus mean of `second`), its bounds `low` and `high`, and `confidence`.
-
-    Raises:
-        ValueError: the methods have different numbers of queries or none, or a value is not finite.
     """
-    first = finite("first", first)
-    second = finite("second", second)
-    if first.shape != second.shape:
-        raise ValueError(f"Expected values of the same queries, got {len(first)} and {len(second)}.")
     # The percentile interval of the mean difference per query.
-    differences = first - second
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     difference = float(differences.mean())
     low = difference
     high = difference
@@ -60,23 +53,10 @@ def area_under_curve(positives: Sequence[float], negatives: Sequence[float]) -> 
 
     Returns:
         `float`: between 0 and 1; 0.5 for values that do not distinguish the two kinds.
-
-    Raises:
-        ValueError: there are no values of a kind, or one is not finite.
     """
-    positives = finite("positives", positives)
-    negatives = finite("negatives", negatives)
     # The statistic of Mann and Whitney is the number of pairs in this order.
     result = stats.mannwhitneyu(positives, negatives, method="asymptotic")
     return float(result.statistic) / (len(positives) * len(negatives))
 
 
-def finite(name: str, values: Sequence[float]) -> np.ndarray:
-    """Return values as float64 `(values,)`; raises a ValueError if there are none, or one is not finite."""
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise ValueError(f"`{name}` must be a sequence of finite numbers, not empty; got {values.tolist()!r:.200}.")
-    return values
-
-
-__all__ = ["CONFIDENCE", "area_under_curve", "finite", "paired_bootstrap"]
+__all__ = ["CONFIDENCE", "area_under_curve", "paired_bootstrap"]
