@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.rows import abbreviated
-from scalar_retrieval.gallery.store.windows import SEGMENT, place_of_clip
+from scalar_retrieval.gallery.store.windows import SEGMENT
 
 from ..benchmarks.clip_rows import group_rows
 from .embed_dataset import embed_texts
@@ -46,7 +46,7 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
     row_of_name = dict(zip(gallery.clip_ids, range(len(gallery)), strict=True))
     rows = []
     clip_ids = set()
-    lost = {}
+    lost = set()
     for clip in clips:
         clip_ids.add(clip["video_id"])
         for name in _names_of(clip):
@@ -54,26 +54,19 @@ def rows_of(gallery: Gallery, clips: Iterable[dict[str, Any]], advice: str) -> l
                 rows.append(row_of_name[name])
                 break
         else:
-            lost[clip["video_id"]] = clip
+            lost.add(clip["video_id"])
     if not lost:
         return rows
 
-    # A gallery of windows may hold parts of a file that is missing as a whole: the message then says what to do.
-    segment = gallery.metadata.get(SEGMENT)
-    problem = f"{len(lost)} of {len(clip_ids)} clips are not in the gallery {gallery.path}: {abbreviated(list(lost))}."
-    if segment is not None:
-        files = {place_of_clip(name).path for name in row_of_name}
-        cut = []
-        for clip in lost.values():
-            if files.intersection(_names_of(clip)):
-                cut.append(clip)
-        if cut:
-            raise ValueError(
-                f"{problem} It holds windows of {segment:g} seconds, and {len(cut)} of these files have no clip that "
-                "is the whole file. Use a gallery indexed with `--segment none`, or a table of windows: with the "
-                "`clip_id` that `scalar query --json` prints as `video_id`, and the file as `video_path`."
-            )
-    raise ValueError(f"{problem} {advice}")
+    # A gallery of windows lacks longer files as a whole.
+    names = abbreviated(sorted(lost))
+    problem = f"{len(lost)} of {len(clip_ids)} clips are not in the gallery {gallery.path}: {names}. {advice}"
+    if gallery.metadata.get(SEGMENT) is not None:
+        problem += (
+            " It holds windows of longer files: for whole files, index them with `--segment none`; for windows, name "
+            "each by the `clip_id` of `scalar query --json`, as `video_id`."
+        )
+    raise ValueError(problem)
 
 
 def query_gallery(

@@ -36,14 +36,7 @@ def test_a_table_of_whole_files_over_windows_names_the_windows(tmp_path):
     long, short = (os.path.realpath(tmp_path / name) for name in ("long.mp4", "short.mp4"))
     windows = [f"{long}#t=0,30", f"{long}#t=30"]
     gallery = gallery_of(tmp_path / "gallery", [*windows, short], **{SEGMENT: 30.0})
-    with pytest.raises(ValueError, match="1 of 2 clips are not in the gallery") as reported:
+    with pytest.raises(ValueError, match="1 of 2 clips are not in .* Index their files. .* with `--segment none`"):
         rows_of(gallery, [clip("talk", long), clip("jingle", short)], "Index their files.")
-    assert "It holds windows of 30 seconds" in str(reported.value) and "indexed with `--segment none`" in str(
-        reported.value
-    )
-    assert "Index their files." not in str(reported.value)
-    # a file that was not indexed at all is one to index
-    with pytest.raises(ValueError, match="Index their files."):
-        rows_of(gallery, [clip("other", "other.mp4")], "Index their files.")
     # and what is advised works: windows by their names
     assert rows_of(gallery, [clip(name, long) for name in reversed(windows)], "") == [1, 0]
