@@ -64,6 +64,7 @@ def archive(config: ArchiveConfig) -> None:
 @command_of(app, StampsConfig)
 def stamps(config: StampsConfig) -> None:
     """Measure SCALAR and its rivals on real pictures: the photographs of Debian's tuxpaint-stamps-default."""
+    from evidence.reports.pages import print_report
     from evidence.stamps.measuring import measure
     from evidence.stamps.report import StampsResults, report, write_page
 
@@ -71,9 +72,7 @@ def stamps(config: StampsConfig) -> None:
     if not config.report_only:
         measure(config.root, config.output, print_lines)
     results = StampsResults(config.output)
-    text = report(results)
-    (config.output / "README.md").write_text(text, encoding="utf-8")
-    print_lines(*text.splitlines())
+    print_report(results, report)
     if config.page is not None:
         write_page(results, config.page)
 
@@ -82,32 +81,30 @@ def stamps(config: StampsConfig) -> None:
 def composed(config: ComposedConfig) -> None:
     """Compare scores on composed clips: real photographs, sounds and recorded words. Needs pocketsphinx."""
     from evidence.composed.measuring import measure
-    from evidence.composed.report import PAGE, ComposedResults, fill, report
+    from evidence.composed.report import ComposedResults, report, write_page
+    from evidence.reports.pages import print_report
 
     if not config.report_only:
         measure(config.stamps, config.prompts, config.output, print_lines)
     results = ComposedResults(config.output)
-    text = report(results)
-    (config.output / "README.md").write_text(text, encoding="utf-8")
-    print_lines(*text.splitlines())
+    print_report(results, report)
     if config.page is not None:
-        config.page.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+        write_page(results, config.page)
 
 
 @command_of(app, EncodersConfig)
 def encoders(config: EncodersConfig) -> None:
     """Compare encoders with spaces of their own, side by side, with other ways to join them. Needs pocketsphinx."""
     from evidence.encoders.measuring import measure
-    from evidence.encoders.report import PAGE, EncodersResults, fill, report
+    from evidence.encoders.report import EncodersResults, report, write_page
+    from evidence.reports.pages import print_report
 
     if not config.report_only:
         measure(config)
     results = EncodersResults(config.output)
-    text = report(results)
-    (config.output / "README.md").write_text(text, encoding="utf-8")
-    print_lines(*text.splitlines())
+    print_report(results, report)
     if config.page is not None:
-        config.page.write_text(fill(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+        write_page(results, config.page)
 
 
 # Models ------------------------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ BEST = "best"
 """The best single modality, by the mean over draws and photographs."""
 
 _CLAIMS = Path(__file__).with_name("claims.yaml")
-PAGE = Path(__file__).with_name("page.md")
-"""The template of the page."""
+_PAGE = Path(__file__).with_name("page.md")
 
 _LAST = 10  # the last rank that counts
 _SIGNS = {"above": "+", "below": "-", "around": "0"}
@@ -297,4 +296,9 @@ def fill(text: str, results: ComposedResults) -> str:
     return pages.fill(text, kinds)
 
 
-__all__ = ["BEST", "PAGE", "RESULTS", "TABLES", "ComposedResults", "fill", "read_claims", "report"]
+def write_page(results: ComposedResults, path: Path) -> None:
+    """Write the page."""
+    path.write_text(fill(_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+__all__ = ["BEST", "RESULTS", "TABLES", "ComposedResults", "fill", "read_claims", "report", "write_page"]

@@ -23,8 +23,7 @@ from .methods import METHODS, RULE
 RESULTS = Path(__file__).with_name("results")
 """The shipped results."""
 
-PAGE = Path(__file__).with_name("page.md")
-"""The template of the page."""
+_PAGE = Path(__file__).with_name("page.md")
 
 _CLAIMS = Path(__file__).with_name("claims.yaml")
 _LEVEL = "level"
@@ -196,4 +195,9 @@ def fill(text: str, results: EncodersResults) -> str:
     return pages.fill(text, kinds)
 
 
-__all__ = ["PAGE", "RESULTS", "TABLES", "EncodersResults", "fill", "holds", "judged", "read_claims", "report"]
+def write_page(results: EncodersResults, path: Path) -> None:
+    """Write the page."""
+    path.write_text(fill(_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+__all__ = ["RESULTS", "TABLES", "EncodersResults", "fill", "holds", "judged", "read_claims", "report", "write_page"]

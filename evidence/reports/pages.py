@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from evidence.reports.tables import MetricsTable, markdown
+from scalar_retrieval.commands.texts import print_lines
 
 
 def shown(table: MetricsTable) -> str:
@@ -21,6 +22,13 @@ def write_report(opening: str, tables: Iterable[Callable[[Any], MetricsTable]], 
         if table.rows:
             parts.append(f"## {table.title}\n\n{shown(table)}")
     return "\n\n".join(parts) + "\n"
+
+
+def print_report(results: Any, report: Callable[[Any], str]) -> None:
+    """Write the report of results into their folder, and print it."""
+    text = report(results)
+    (results.folder / "README.md").write_text(text, encoding="utf-8")
+    print_lines(*text.splitlines())
 
 
 def fill(text: str, kinds: Mapping[str, Callable[..., str]]) -> str:
@@ -44,4 +52,4 @@ def fill(text: str, kinds: Mapping[str, Callable[..., str]]) -> str:
     return re.sub(r"\{\{(.+?)\}\}", put, text)
 
 
-__all__ = ["fill", "shown", "write_report"]
+__all__ = ["fill", "print_report", "shown", "write_report"]

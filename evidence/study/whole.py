@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from evidence.reports.pages import print_report
 from evidence.settings import StudyConfig
-from scalar_retrieval.commands.texts import print_lines, print_message
+from scalar_retrieval.commands.texts import print_message
 
 from .collecting import collect, describe_clips, keep_second_stage
 from .jobs import Stage, Task, execute
@@ -251,9 +252,7 @@ def run_study(config: StudyConfig) -> dict[str, str]:
         collect(study.measured, results_of(config, is_complete=not failures))
     # The report, from the collected results alone.
     results = StudyResults(results_of(config, is_complete=not failures))
-    text = report(results)
-    (results.folder / "README.md").write_text(text, encoding="utf-8")
-    print_lines(*text.splitlines())
+    print_report(results, report)
     if config.page is not None:
         write_page(results, Path(config.page))
     for name, why in failures.items():
