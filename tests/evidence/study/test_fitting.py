@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import normalize
 
-from evidence.study.fitting import Fit, fit, fits_of, kept_fit
+from evidence.study.fitting import fit, fits_of
 from evidence.study.ranks import mean_reciprocal_ranks
 from tests.eval.protocol.test_calibration import made
 from tests.evidence.fixed_weights import fixed_weights  # noqa: F401
@@ -28,12 +28,3 @@ def test_nothing_is_gained_where_the_numbers_are_those_that_were_fitted():
     assert (temperature.count, everything.count) == (1, 7)
     assert not temperature.is_kept
     assert fits_of(embeddings, "hypergram", trained) == []
-
-
-def test_the_fit_with_the_largest_gain_is_taken():
-    def made_fit(difference, low):
-        return Fit(("scalar", {}), 1, {"difference": difference, "low": low, "high": difference + 1})
-
-    kept, better, unsure = made_fit(1.0, 0.2), made_fit(2.0, 0.1), made_fit(3.0, 0.0)
-    assert kept_fit([kept, better, unsure]) is better
-    assert kept_fit([unsure]) is None and kept_fit([]) is None

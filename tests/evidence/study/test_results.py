@@ -1,43 +1,18 @@
 """What the study's quantities and differences mean, by the shipped results."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from evidence.study import differences
 from evidence.study.differences import Difference, described_differences, judged_claims, named_claims, with_interval
 from evidence.study.report import difference_with, fill
-from evidence.study.results import BOTH, SAME_SIZE, Quantity, StudyResults, chances_of_first
-from evidence.study.tables import settings_table
+from evidence.study.results import SAME_SIZE, Quantity, StudyResults, chances_of_first
 from evidence.study.whole import RESULTS
 
 
 @pytest.fixture(scope="module")
 def results():
     return StudyResults(RESULTS)
-
-
-def test_the_gain_is_over_the_best_single_modality_of_the_same_embeddings(results):
-    for variant in ("scalar", "gram"):
-        own = Quantity(variant, experiment="main")
-        alone = [results.values(replace(own, score=name)).mean() for name in ("video", "audio", "subtitle")]
-        gains = results.values(replace(own, gain=True))
-        assert gains.mean() == pytest.approx(results.values(own).mean() - max(alone))
-
-
-def test_reciprocal_ranks_count_up_to_the_tenth_in_both_directions(results, monkeypatch):
-    by_way = {"text_to_video": [1, 4, 10, 11], "video_to_text": [2, 1, 11, 11]}
-    monkeypatch.setattr(results, "ranks", lambda quantity: np.array([by_way[quantity.direction]]))
-    assert results.values(Quantity(measure="mrr")).tolist() == [[100, 25, 10, 0]]
-    assert results.values(Quantity(measure="mrr", direction=BOTH)).tolist() == [[75, 62.5, 5, 0]]
-    assert results.values(Quantity(direction=BOTH)).tolist() == [[50, 50, 0, 0]]
-
-
-def test_both_sets_of_clips_are_pooled_and_disagreeing_ones_are_not(results):
-    assert len(results.means(Quantity())) == 6 and len(results.means(Quantity("scalar_full_ft"))) == 3
-    assert described_differences(results)["lead-gram"]["sets"] == ("main", "repeated")
-    assert described_differences(results)["disagree-gram"]["sets"] == ("main",)
 
 
 def test_scores_of_the_same_embeddings_are_paired(results, monkeypatch):
@@ -73,11 +48,6 @@ def test_a_sentence_that_the_results_do_not_bear_out_is_refused(results):
         difference_with(entries, "lead-gram", "below")
     with pytest.raises(ValueError, match="figure x"):
         fill("{{figure x}}", results)
-
-
-def test_settings_at_the_edge_of_the_search_grid_are_marked(results):
-    shown = {row[0]: [str(cell) for cell in row[1:4]] for row in settings_table(results).rows}
-    assert shown["SCALAR"] == ["0.2", "0.001", "16†"] and shown["GRAM"] == ["0.1", "0.003", "4"]
 
 
 def test_galleries_of_the_same_size_are_the_mean_of_all_draws(results):
