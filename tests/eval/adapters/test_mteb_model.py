@@ -1,9 +1,6 @@
 """The model in mteb: a task made from the miniature set, scored by mteb and by our own metrics."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -19,7 +16,7 @@ from scalar_retrieval.gallery.decoding import tolerant
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
-from tests.conftest import ROOT, make_tiny_config
+from tests.conftest import make_tiny_config
 from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.gallery.decoding.reading import read_audio
 
@@ -348,48 +345,3 @@ def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_d
     }
     with pytest.raises(ValueError, match="has the revision"):
         load_search("tests/tiny", "0" * 40, str(tiny_model_dir), "cpu")
-
-
-OF_SENTENCE_TRANSFORMERS = """
-import importlib.util, sys
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from tests.modeling_scalar.joint_reference import move_below, stand_in
-if importlib.util.find_spec("torchvision") is None:
-    stand_in()
-import torch
-from datasets import Dataset
-from scalar_retrieval.eval.adapters.mteb_model import ScalarSearch
-from scalar_retrieval.modeling_scalar import load_model
-from tests.eval.adapters.test_mteb_model import ask
-from tests.joint_encoders import write_joint_encoder
-
-model, processor = load_model(move_below(write_joint_encoder(Path("encoder"))))
-assert type(model).__name__ == "ScalarSentenceModel"
-search = ScalarSearch(model, processor, "tests/tiny")
-meta = search.mteb_model_meta
-assert meta.n_parameters == model.num_parameters() and meta.embed_dim == 24
-assert meta.n_embedding_parameters == model.encoder.transformers_model.get_input_embeddings().weight.numel()
-queries = Dataset.from_dict({{"id": ["q", "r"], "text": ["a dog barks", "low tone"]}})
-corpus = Dataset.from_dict({clips!r})
-found = ask(search, "t2va", queries, corpus)
-with torch.no_grad():
-    clips = [processor.read_clip(row["video"], audio=row["audio"], subtitle=None) for row in corpus]
-    scores = model(**processor(text=queries["text"], clips=clips)).scores.tolist()
-for query, row in zip(queries["id"], scores):
-    for document, score in zip(corpus["id"], row):
-        assert abs(found[query][document] - score) < 1e-5, found
-print("right")
-"""
-
-
-@pytest.mark.slow
-def test_a_sentence_transformer_takes_part(sides, tmp_path):
-    """In a process of its own: its processor needs torchvision, for which the tests have a stand-in."""
-    rows = [row for row in sides[1] if row["video"]][:3]
-    clips = {name: [row[name] for row in rows] for name in ("id", "video", "audio")}
-    script = OF_SENTENCE_TRANSFORMERS.format(root=str(ROOT), clips=clips)
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.endswith("right\n"), done.stderr[-3000:]

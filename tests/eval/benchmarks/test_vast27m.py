@@ -61,17 +61,3 @@ def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
     (tmp_path / "videos" / "a.mp4").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 1 clips"):
         load_benchmark("vast27m", tmp_path, "train")
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (entry(clip_id=7), "must have a `clip_id` that is text, got 7"),
-        (entry("b", vast_cap=None), "clip 'b': `vast_cap` must be.*got None"),
-        (entry("a"), "repeats the clip 'a'"),
-    ],
-)
-def test_a_malformed_entry_is_named(tmp_path, bad, message):
-    write_corpus(tmp_path, [entry("a"), bad], ["a.mp4", "b.mp4"])
-    with pytest.raises(ValueError, match=rf"Entry 1 of .*train\.json.*{message}"):
-        load_benchmark("vast27m", tmp_path, "train")

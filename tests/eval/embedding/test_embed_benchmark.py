@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evidence.miniature.generation import generate
-from scalar_retrieval.eval.benchmarks.definition import Split, configure_processor
+from scalar_retrieval.eval.benchmarks.definition import configure_processor
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
 from scalar_retrieval.eval.embedding import embed_benchmark as module
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
@@ -111,32 +111,6 @@ def test_by_default_clips_are_rounded_once_to_half_precision_and_captions_are_no
     store = Embeddings.load(tmp_path / "store")
     assert torch.equal(store.modality_embeds, reference.modality_embeds.half())
     assert torch.equal(store.text_embeds, reference.text_embeds)
-
-
-def test_class_labels_are_queries_with_many_clips(embed, data, tmp_path):
-    gallery = embed(tmp_path / "store", benchmark="miniature_classes")
-    store = Embeddings.load(tmp_path / "store")
-    labels = load_split("miniature_classes", data).dataset["caption"]
-    assert store.query_ids == store.captions == list(dict.fromkeys(labels))
-    assert gallery.facts()["num_pairs"] == len(store.pairs) == len(labels) > gallery.facts()["num_queries"]
-    assert gallery.metadata["task"] == "classification"
-
-
-def test_protocol_of_the_benchmark_is_followed_and_what_is_left_out_is_reported(
-    embed, tiny_model_dir, data, tmp_path, monkeypatch
-):
-    whole = load_split("miniature", data)
-    split = Split(whole.dataset, ["gone"], "retrieval", {"num_frames": 1})
-    monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
-    metadata = embed(tmp_path / "store").metadata
-    assert metadata["left_out"] == ["gone"] and metadata["processing"] == {"num_frames": 1}
-    model, processor = load_model(tiny_model_dir)
-    embeds = [
-        embed_dataset(model, reader, whole.dataset, batch_size=4, progress=False).modality_embeds
-        for reader in (configure_processor(processor, {"num_frames": 1}), processor)
-    ]
-    assert torch.equal(Embeddings.load(tmp_path / "store").modality_embeds, embeds[0])
-    assert not torch.equal(*embeds)
 
 
 # Going on

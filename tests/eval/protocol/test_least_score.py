@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 
 from scalar_retrieval.eval.protocol.folds import groups_of
 from scalar_retrieval.eval.protocol.least_score import (
-    LeastScore,
     best_scores,
     fit_least_score,
     format_least_score,
@@ -127,12 +126,3 @@ def test_queries_of_other_clips_are_distinguished_too():
     best, _ = best_scores(embeddings, OPTIONS)
     assert 100 * (best < found.score).mean() == pytest.approx(found.unanswered, abs=15)
     assert found.unanswered > 40 > 10 > found.answered
-
-
-def test_what_was_found_is_reported_in_lines():
-    found = LeastScore(0.25, 4.0, 61.5, 57.5, 45.0, 70.0, 0.95, 60, ["video", "audio"])
-    assert format_least_score(found)[1:] == [
-        "least score of a match: 0.25, among 60 clips, by video, audio",
-        "held out, reported as without a match: 61.5 % of queries without a relevant clip, 4.0 % of those "
-        "with one (difference +57.5, 95 % interval +45.0 to +70.0)",
-    ]

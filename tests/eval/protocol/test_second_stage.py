@@ -70,7 +70,7 @@ def slow_order(scores, relevant, depth, value):
 
 # With 2 a step of a logit is a step of a score: sums tie where neither of their parts does.
 @pytest.mark.parametrize("weight", [None, 0.0, 0.3, 2.0])
-@pytest.mark.parametrize("depth", [1, 4, 7, 50])
+@pytest.mark.parametrize("depth", [1, 4, 50])
 def test_each_relevant_candidate_has_the_worst_rank_that_ties_allow(depth, weight):
     generator = torch.Generator().manual_seed(depth)
     scores = random_stage((60, 7), generator)
@@ -152,9 +152,7 @@ def make_set(model, processor, kind):
     return rows, embeddings
 
 
-@pytest.mark.parametrize(
-    ("kind", "method"), [("one caption", "scalar"), ("captions", "scalar"), ("captions", "video"), ("labels", "video")]
-)
+@pytest.mark.parametrize(("kind", "method"), [("captions", "scalar"), ("labels", "video")])
 def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_and_pair_once(
     model, processor, monkeypatch, kind, method
 ):
@@ -236,8 +234,7 @@ def test_the_weight_is_the_smallest_of_the_best_over_directions_and_masks(model,
     assert masked.choose_weight()["curve"] != chosen["curve"] and masked.diagnostic() is None
 
 
-@pytest.mark.parametrize("kind", ["captions", "labels"])
-@pytest.mark.parametrize("depth", [2, 50])
+@pytest.mark.parametrize(("kind", "depth"), [("captions", 2), ("labels", 50)])
 def test_the_diagnostic_compares_every_matched_pair_with_every_hard_one(model, processor, kind, depth):
     rows, embeddings = make_set(model, processor, kind)
     stages = TwoStage(model, processor, make_dataset(rows), embeddings, depth, rates=(0.5, 0.0), progress=False)
