@@ -80,13 +80,9 @@ TABLE = {"model": "light", "benchmark": "own", "root": "t.csv"}
     ("arguments", "error", "message"),
     [
         ({"embeddings": ["a", "b"]}, TypeError, "must be the folder or address of a gallery, .* got a list"),
-        ({"embeddings": "nowhere"}, FileNotFoundError, "There is no gallery in 'nowhere'"),
-        (TABLE | {"model": "nowhere"}, FileNotFoundError, "There is no model folder"),
-        (TABLE | {"benchmark": "ownn"}, ValueError, "must be one of .*, got 'ownn'"),
         (TABLE | {"on_error": "skip"}, ValueError, "`on_error` must be"),
         (TABLE | {"on_missing": "skip"}, ValueError, "`on_missing` must"),
         (TABLE | {"batch_size": 0}, ValueError, "`batch_size`"),
-        (TABLE | {"plugins": ["no_such"]}, ValueError, "The plugin"),
         ({}, ValueError, "Expected a model, a benchmark and its root, or embeddings"),
         ({"model": "m", "benchmark": "miniature"}, ValueError, "belong together"),
         (
@@ -110,15 +106,10 @@ def test_a_wrong_argument_is_named_in_a_sentence_and_nothing_is_written(
     assert not Path("out").exists()
 
 
-def test_a_model_that_is_loaded_is_to_be_named(table, tiny_model_dir):
+def test_a_model_in_memory_and_embeddings_without_unit_norm_are_refused(table, tiny_model_dir):
     model, _ = load_model(tiny_model_dir)
-    with pytest.raises(
-        TypeError, match="must be a folder or a name on the Hub, got a ScalarModel: .*`save_pretrained`"
-    ):
+    with pytest.raises(TypeError, match="must be a folder or a name on the Hub, got a ScalarModel: .*`save_pretrain"):
         evaluate(model, "own", table)
-
-
-def test_embeddings_without_unit_norm_are_refused():
     embeddings = slow.make_embeddings(12, 1, dim=8)
     embeddings.text_embeds = embeddings.text_embeds * 2
     with pytest.raises(ValueError, match="Embeddings must have unit norm"):

@@ -4,7 +4,6 @@ import json
 from functools import partial
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -161,24 +160,3 @@ def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biase
         calibrate(biased / "model", **options, scale_offset=True)
     _, written = calibrate(biased / "model", **options)  # a temperature is of no modality
     assert biased / "model" / "config.json" not in written
-
-
-# Tables and figures --------------------------------------------------------------------------------------------------
-
-
-def test_tables_and_figures_of_five_modalities_show_the_five_names(tmp_path):
-    embeddings = made()
-    embeddings.save(tmp_path / "gallery")
-    command = ["run", "--embeddings", tmp_path / "gallery", "--output", tmp_path / "out", "--label", "mine"]
-    done = CliRunner().invoke(app, list(map(str, [*command, "--rate", 0, "--rate", 0.5])))
-    assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert (
-        results["retrieval"]["rates"]
-        == evaluate_embeddings(embeddings, rates=(0, 0.5), query_temperature=TAU)["rates"]
-    )
-    shown = done.output
-    for name in FIVE:
-        assert f"| {name} " in shown  # its row among the scores
-    table = pq.read_table(tmp_path / "out" / "queries.parquet")
-    assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in FIVE]

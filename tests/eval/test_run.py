@@ -83,22 +83,18 @@ def test_recall_is_measured_by_kind_of_caption(whole, data):
     assert "kinds" not in results["embedded"]
 
 
-def test_embeddings_alone_give_the_same_first_stage(whole, tmp_path):
-    folder, first = whole
-    again = evaluate(embeddings=folder / "embeddings", output=tmp_path, progress=False)
-    for name in ("task", "model", "benchmark", "split", "score", "retrieval", "gallery", "problems", "embedded"):
-        assert again[name] == first[name]
-    assert again["two_stage"] == [] and not (tmp_path / "embeddings").exists()
-
-
-def test_embeddings_and_the_model_give_the_second_stage_without_embedding_again(
-    whole, data, tiny_model_dir, tmp_path, monkeypatch
+def test_embeddings_give_the_same_first_stage_and_with_the_model_the_second_too(
+    whole, data, tiny_model_dir, monkeypatch
 ):
     folder, first = whole
+    again = evaluate(embeddings=folder / "embeddings", progress=False)
+    for name in ("task", "model", "benchmark", "split", "score", "retrieval", "gallery", "problems", "embedded"):
+        assert again[name] == first[name]
+    assert again["two_stage"] == []
     monkeypatch.setattr("scalar_retrieval.eval.source.embed_dataset", pytest.fail)
     source = {"model": tiny_model_dir, "benchmark": "miniature", "root": data}
     options = {"rates": (0.5,), "depths": (5,), "progress": False}
-    again = evaluate(**source, embeddings=folder / "embeddings", output=tmp_path, **options)
+    again = evaluate(**source, embeddings=folder / "embeddings", **options)
     expected = [entry for entry in first["two_stage"] if entry["rate"] == 0.5]
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
 
@@ -208,8 +204,9 @@ def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch)
     register_method("my_product")  # the name is free again
 
 
-def test_command_prints_the_table_and_repeats_rates(tmp_path):
-    make_embeddings().save(tmp_path / "store")
+def test_command_prints_the_table_of_any_modalities_and_repeats_rates(tmp_path):
+    names = ("video", "title", "audio", "speech", "screen")
+    slow.make_embeddings(12, 1, names, dim=8).save(tmp_path / "store")
     command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*command, "--rate", "0", "--rate", "0.25", "--method", "gram"])
     assert done.exit_code == 0, done.output
@@ -217,3 +214,6 @@ def test_command_prints_the_table_and_repeats_rates(tmp_path):
     assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25]
     assert list(results["retrieval"]["rates"][0]["aggregation_gain"]) == ["scalar", "gram"]
     assert done.stdout.startswith((tmp_path / "out" / "report" / "tables.md").read_text().split("\n![")[0].rstrip())
+    assert all(f"| {name} " in done.stdout for name in names)  # their rows among the scores
+    table = pq.read_table(tmp_path / "out" / "queries.parquet")
+    assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in names]

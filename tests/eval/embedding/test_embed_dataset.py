@@ -10,7 +10,6 @@ from datasets import Dataset
 from transformers import BatchFeature
 
 from scalar_retrieval.eval.benchmarks.annotations import FEATURES
-from scalar_retrieval.eval.benchmarks.clip_rows import group_rows
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.embedding import in_background
@@ -236,13 +235,8 @@ def test_class_labels_are_queries_that_describe_many_clips(rows):
     as_captions = embed(rows)
     assert torch.equal(embeddings.modality_embeds, as_captions.modality_embeds)
     assert torch.equal(embeddings.text_embeds, as_captions.text_embeds[:2])
-
-
-def test_a_clip_may_have_several_labels(rows):
-    labels = [rows[0] | {"caption": "dog"}, rows[1] | {"caption": "dog"}, rows[0] | {"caption": "cat"}]
-    clips, captions, query_ids, pairs = group_rows(dataset_of(labels), "classification")
-    assert [clip["video_id"] for clip in clips] == ["a", "b"] and captions == query_ids == ["dog", "cat"]
-    assert pairs == [[0, 0], [0, 1], [1, 0]]
+    rows[0] = rows[0] | {"video_id": "b", **{name: rows[1][name] for name in ("video_path", "audio_path", "subtitle")}}
+    assert embed(rows[:2], task="classification").pairs.tolist() == [[0, 0], [1, 0]]  # a clip with two labels
 
 
 def test_embeddings_of_a_data_set_hold_what_the_concatenation_heads_give(rows):
