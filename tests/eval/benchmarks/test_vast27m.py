@@ -1,11 +1,12 @@
 """Loading a corpus annotated as VAST-27M is, from folders made by hand."""
 
 import json
+import re
 
 import pytest
 
 from scalar_retrieval.eval.benchmarks.annotations import FEATURES
-from scalar_retrieval.eval.benchmarks.registry import load_benchmark
+from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
 
 
 def write_corpus(root, entries, videos=(), audios=(), split="train"):
@@ -55,9 +56,13 @@ def test_a_clip_with_two_files_is_an_error_that_names_them(tmp_path):
         load_benchmark("vast27m", tmp_path, "train")
 
 
-def test_what_downloaders_leave_beside_a_clip_is_not_the_clip(tmp_path):
-    write_corpus(tmp_path, [entry("a")], ["a.json", "a.TXT", "a.vtt", "a.mp4"])
-    assert load_benchmark("vast27m", tmp_path, "train")[0]["video_path"] == str(tmp_path / "videos" / "a.mp4")
-    (tmp_path / "videos" / "a.mp4").unlink()
-    with pytest.raises(FileNotFoundError, match="1 of 1 clips"):
-        load_benchmark("vast27m", tmp_path, "train")
+def test_what_downloaders_leave_beside_a_clip_is_not_the_clip_which_is_then_left_out_if_asked(tmp_path, caplog):
+    write_corpus(tmp_path, [entry("a"), entry("b")], ["a.json", "a.TXT", "a.vtt", "b.mp4"])
+    message = f"1 of 2 clips have no file in {tmp_path / 'videos'} or {tmp_path / 'audios'}: a."
+    with pytest.raises(FileNotFoundError, match=re.escape(message)):
+        load_split("vast27m", tmp_path, "train")
+    loaded = load_split("vast27m", tmp_path, "train", on_missing="leave_out")
+    assert loaded.left_out == ["a"] and loaded.dataset["video_id"][:] == ["b"] and message in caplog.text
+    (tmp_path / "videos" / "b.mp4").unlink()
+    with pytest.raises(FileNotFoundError, match="2 of 2 clips .* Is this the right folder"):
+        load_split("vast27m", tmp_path, "train", on_missing="leave_out")

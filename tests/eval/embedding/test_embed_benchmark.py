@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from evidence.miniature.generation import generate
-from scalar_retrieval.eval.benchmarks.definition import configure_processor
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
 from scalar_retrieval.eval.embedding import embed_benchmark as module
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
@@ -196,7 +195,7 @@ def test_other_arguments_are_refused_not_mixed(embed, whole, tmp_path, monkeypat
     assert files_of(store) == before
 
 
-def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model_dir, data, tmp_path, monkeypatch):
+def test_other_weights_files_and_versions_are_refused(embed, tiny_model_dir, data, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         counting(patched, 5)
         with pytest.raises(KeyboardInterrupt):
@@ -206,12 +205,9 @@ def test_other_weights_settings_files_and_versions_are_refused(embed, tiny_model
         model.audio_projection.weight[3, 3] += 1e-3
     model.save_pretrained(tmp_path / "weights")
     processor.save_pretrained(tmp_path / "weights")
-    shutil.copytree(tiny_model_dir, tmp_path / "settings")
-    configure_processor(processor, {"num_frames": 1}).save_pretrained(tmp_path / "settings")
     options = {"batch_size": 4, "progress": False, "dtype": "float32"}
-    for name in ("weights", "settings"):
-        with pytest.raises(ValueError, match="These differ: the weights or settings of the model or its processor"):
-            embed_benchmark(tmp_path / "store", tmp_path / name, "miniature", data, **options)
+    with pytest.raises(ValueError, match="These differ: the weights or settings of the model or its processor"):
+        embed_benchmark(tmp_path / "store", tmp_path / "weights", "miniature", data, **options)
     shutil.copytree(data, tmp_path / "data")
     file = sorted((tmp_path / "data" / "test").glob("*.mp4"))[0]
     file.write_bytes(file.read_bytes() + b"\0")

@@ -77,7 +77,8 @@ def hits(share, num_queries, seed):
 
 
 def test_bootstrap_agrees_with_a_loop_and_with_theory():
-    first, second = hits(0.5, 400, 0), hits(0.42, 400, 1)
+    first = hits(0.5, 400, 0)
+    second = np.where(hits(0.8, 400, 1) > 0, first, hits(0.3, 400, 2))  # mostly the same, as of one query
     result = paired_bootstrap(first, second)
     rng = np.random.default_rng(7)
     draws = []
@@ -86,18 +87,9 @@ def test_bootstrap_agrees_with_a_loop_and_with_theory():
         draws.append(first[chosen].mean() - second[chosen].mean())
     assert result["difference"] == pytest.approx(first.mean() - second.mean())
     low, high = np.percentile(draws, [2.5, 97.5])
-    assert (result["low"], result["high"]) == pytest.approx((low, high), abs=0.5)
+    assert (result["low"], result["high"]) == pytest.approx((low, high), abs=0.3)
     half_width = 1.96 * (first - second).std() / math.sqrt(400)
     assert (result["high"] - result["low"]) / 2 == pytest.approx(half_width, rel=0.05)
-
-
-def test_bootstrap_is_paired():
-    hard = hits(0.5, 400, 0)
-    better = hard.copy()
-    better[np.flatnonzero(hard == 0)[:8]] = 100
-    result = paired_bootstrap(better, hard)
-    assert result["difference"] == pytest.approx(2.0)
-    assert 0 < result["low"] < 2 < result["high"] < 4  # two independent samples of 400 would span about 14
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -114,19 +106,18 @@ def test_the_area_under_the_curve_is_the_share_of_comparisons_won_with_ties_as_h
 
 
 def slow_mean_squares(values):
-    """Mean squares of trainings, of queries and of the rest, from the definition of a two-way layout."""
+    """Mean squares of trainings and of the rest, from the definition of a two-way layout."""
     num_trainings, num_queries = len(values), len(values[0])
     everything = math.fsum(math.fsum(row) for row in values) / (num_trainings * num_queries)
     rows = [math.fsum(row) / num_queries for row in values]
     columns = [math.fsum(row[q] for row in values) / num_trainings for q in range(num_queries)]
     trainings = num_queries * math.fsum((row - everything) ** 2 for row in rows) / max(1, num_trainings - 1)
-    queries = num_trainings * math.fsum((column - everything) ** 2 for column in columns) / (num_queries - 1)
     rest = 0.0
     for s in range(num_trainings):
         for q in range(num_queries):
             rest += (values[s][q] - rows[s] - columns[q] + everything) ** 2
     rest /= max(1, (num_trainings - 1) * (num_queries - 1))
-    return trainings, queries, rest
+    return trainings, rest
 
 
 def slow_two_way(first, second, paired):
@@ -146,7 +137,7 @@ def slow_two_way(first, second, paired):
     for values in groups:
         if len(values) > 1:
             size = len(values) * num_queries
-            trainings, _, rest = slow_mean_squares(values)
+            trainings, rest = slow_mean_squares(values)
             alone.append((trainings / size, len(values) - 1))
             if trainings > rest:
                 whole.append((trainings / size, len(values) - 1))
@@ -178,28 +169,6 @@ def test_the_two_way_interval_is_a_loop_over_trainings_and_queries(shape, of_tra
     assert found["low"] == pytest.approx(difference - quantile * error, rel=1e-9, abs=1e-9)
     assert found["high"] == pytest.approx(difference + quantile * error, rel=1e-9, abs=1e-9)
     assert found["p_value"] == pytest.approx(2 * stats.t.sf(abs(difference) / error, freedom), rel=1e-6, abs=1e-12)
-
-
-def drawn_values(rng, num_trainings, query_effects, of_trainings, of_rest):
-    """Values of a method with random effects of queries, trainings and their interaction."""
-    trainings = of_trainings * rng.normal(0, 1, (num_trainings, 1))
-    return query_effects + trainings + of_rest * rng.normal(0, 1, (num_trainings, len(query_effects)))
-
-
-@pytest.mark.parametrize("paired, of_trainings, num_trainings", [(True, 0.15, 5), (False, 0.15, 3), (False, 0.0, 5)])
-def test_two_way_intervals_cover_what_they_say(paired, of_trainings, num_trainings):
-    rng = np.random.default_rng(7)
-    num_draws, num_queries, covered = 2000, 60, 0
-    for _ in range(num_draws):
-        shared = rng.normal(0, 1, num_queries)  # difficulty, the same for both methods
-        own = 0.7 * rng.normal(0, 1, num_queries)
-        first = drawn_values(rng, num_trainings, shared + own, of_trainings, 0.6)
-        second = drawn_values(rng, num_trainings, shared, 0 if paired else of_trainings, 0.6)
-        found = two_way_interval(first, second, paired=paired)
-        covered += found["low"] <= 0 <= found["high"]
-    # Four standard errors of a share of 2,000 draws are .02. A variance that counts as 0 when it is estimated below
-    # errs to the wide side.
-    assert 0.93 < covered / num_draws < 0.975
 
 
 def test_sets_count_by_their_queries_and_their_variances_by_the_square():
