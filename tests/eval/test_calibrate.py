@@ -23,7 +23,7 @@ from scalar_retrieval.eval.protocol.calibration import MEASURES, Calibration
 from scalar_retrieval.gallery import querying
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.scales import fit_scales
-from scalar_retrieval.gallery.store.described import scale_lines, score_options_of
+from scalar_retrieval.gallery.store.described import score_options_of
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel, load_model
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.model_identity import identify
@@ -282,24 +282,12 @@ def test_scales_are_fitted_to_texts_without_labels(place, monkeypatch):
     assert after.metadata == gallery.metadata | fitted
     assert after.calibration["modality_offset"] == pytest.approx(expected["modality_offset"])
 
-
-@pytest.mark.parametrize("offset", [None, [0.0, 1.0, 2.0]])
-def test_scales_that_are_fitted_to_labels_are_no_longer_those_of_texts(place, monkeypatch, offset):
-    monkeypatch.setattr(querying, "load_query_model", lambda *_: Texts())
-    Path("queries.txt").write_text("\n".join(QUERIES))
-    reported = run("--embeddings", "gallery", "--output", "out", "--write", "--texts", "queries.txt")
-    assert reported.endswith(f"Written to {place / 'gallery'}.\n")
-    gallery = Gallery.open("gallery")
-    fitted = {"query_temperature": 0.2} | gallery.calibration
-    if offset is not None:
-        fitted["modality_offset"] = offset
-    _write(place / "gallery", None, fitted, MODALITIES, None)
-    after = Gallery.open("gallery")
-    assert {"query_temperature": after.query_temperature} | after.calibration == fitted
-    if offset is None:
-        assert after.metadata["scales"] == gallery.metadata["scales"]
-    else:
-        assert after.metadata["scales"] is None and len(scale_lines(after.metadata)) == 2
+    # What is fitted to labels later keeps what it says of them as long as they are the same.
+    _write(after.path, None, {"query_temperature": 0.2} | after.calibration, MODALITIES, None)
+    assert Gallery.open("gallery").metadata["scales"] == fitted["scales"]
+    _write(after.path, None, {"query_temperature": 0.2, "modality_offset": [0.0, 1.0, 2.0]}, MODALITIES, None)
+    others = Gallery.open("gallery")
+    assert others.metadata["scales"] is None and others.calibration["modality_offset"] == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(

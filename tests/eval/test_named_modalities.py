@@ -6,12 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
-from typer.testing import CliRunner
 
-from scalar_retrieval.eval.__main__ import app
 from scalar_retrieval.eval.calibrate import calibrate
-from scalar_retrieval.eval.embedding.embeddings import Embeddings
+from scalar_retrieval.eval.fitting import _write_model
 from scalar_retrieval.eval.protocol.calibration import calibrate_embeddings
 from scalar_retrieval.eval.protocol.first_stage import (
     evaluate_embeddings,
@@ -21,7 +18,6 @@ from scalar_retrieval.eval.protocol.first_stage import (
 )
 from scalar_retrieval.eval.protocol.missing import ladder
 from scalar_retrieval.eval.run import evaluate
-from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.slow import make_embeddings, slow_mask
 from tests.modeling_scalar.test_calibrated_scores import Scores
@@ -115,48 +111,21 @@ def write_model(folder, modalities):
     Scores(ScalarJointConfig(modalities=modalities, has_logit_scale=True)).save_pretrained(folder)
 
 
-@pytest.fixture
-def biased(tmp_path, monkeypatch):
-    """A gallery in which the cosines of titles lie above all others, and a model that names them in another order."""
+def test_fitted_numbers_are_written_into_a_model_by_name(tmp_path):
+    write_model(tmp_path, ["screen", "title", "video"])
+    _write_model(tmp_path, {"query_temperature": 0.2, "modality_offset": [0.1, 0.2, 0.3, 0.4, 0.5]}, FIVE)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["modality_offset"] == [0.5, 0.2, 0.1] and config["query_temperature"] == 0.2
+
+
+def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "scalar_retrieval.eval.fitting.calibrate_embeddings", partial(calibrate_embeddings, num_folds=2)
     )
-    embeddings = made(clips=60, dim=32)
-    way = normalize(torch.randn(32, generator=torch.Generator().manual_seed(2)), dim=-1)
-    embeds, texts = embeddings.modality_embeds.clone(), embeddings.text_embeds
-    embeds[:, 1] = normalize(embeds[:, 1] + 1.5 * way, dim=-1)
-    embeddings.modality_embeds = embeds * embeddings.modality_mask[..., None]
-    embeddings.text_embeds = normalize(texts + 1.5 * way, dim=-1)
-    embeddings.save(tmp_path / "gallery")
-    write_model(tmp_path / "model", ["screen", "title", "video", "audio"])
-    return tmp_path
-
-
-def test_scales_and_offsets_are_fitted_reported_and_written_by_name(biased):
-    command = ["calibrate", "--embeddings", biased / "gallery", "--output", biased / "out", "--write"]
-    command += ["--scale-offset", "--model", biased / "model"]
-    done = CliRunner().invoke(app, list(map(str, command)))
-    assert done.exit_code == 0, done.output
-    report = json.loads((biased / "out" / "calibration.json").read_text())
-    assert report["is_better"] and report["modalities"] == list(FIVE)
-    for name in ("modality_scale", "modality_offset"):
-        reported = dict(zip(FIVE, report["after"][name], strict=True))
-        line = next(line for line in done.output.splitlines() if line.startswith(name.replace("_", " ")))
-        assert line.endswith(", ".join(f"{key} {value:.4g}" for key, value in reported.items()))
-        config = json.loads((biased / "model" / "config.json").read_text())
-        assert config[name] == [reported[own] for own in ("screen", "title", "video", "audio")]
-    assert reported["title"] < min(value for name, value in reported.items() if name != "title")
-    gallery = Gallery.open(biased / "gallery")
-    assert gallery.calibration == {name: report["after"][name] for name in ("modality_scale", "modality_offset")}
-    after = evaluate_embeddings(Embeddings.load(gallery.path), ("scalar",), (0.0,), **report["after"])
-    measured = evaluate(embeddings=gallery.path, methods=("scalar",), rates=(0.0,), progress=False)
-    assert measured["retrieval"]["rates"] == after["rates"]
-
-
-def test_numbers_of_some_modalities_are_not_written_into_a_model_of_others(biased):
-    write_model(biased / "model", ["video", "story"])
-    options = {"embeddings": biased / "gallery", "output": biased / "out", "write": True, "progress": False}
+    made().save(tmp_path / "gallery")
+    write_model(tmp_path / "model", ["video", "story"])
+    options = {"embeddings": tmp_path / "gallery", "output": tmp_path / "out", "write": True, "progress": False}
     with pytest.raises(ValueError, match="also embeds story, which these clips do not have"):
-        calibrate(biased / "model", **options, scale_offset=True)
-    _, written = calibrate(biased / "model", **options)  # a temperature is of no modality
-    assert biased / "model" / "config.json" not in written
+        calibrate(tmp_path / "model", **options, scale_offset=True)
+    _, written = calibrate(tmp_path / "model", **options)  # a temperature is of no modality
+    assert tmp_path / "model" / "config.json" not in written
