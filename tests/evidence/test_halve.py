@@ -1,27 +1,30 @@
-"""A trained model in half precision: what is kept of it, and what is refused."""
+"""A trained model in half precision: what is kept of it."""
 
 import json
+import shutil
+from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
+from evidence.halve import halve
 from scalar_retrieval.gallery.store.files import sha256_of
 from scalar_retrieval.modeling_scalar import load_model
+from scalar_retrieval.trainer.checkpoints import finish_checkpoint
 
 
-@pytest.fixture
-def run(commands, tiny_run, tmp_path):
-    fields = ["--adapter", "full", "--learning_rate", "1e-3"]
-    command = tiny_run.command(tmp_path / "run", *fields, features=False, steps=3)
-    ended = commands.run(*command, timeout=60)
-    assert ended.code == 0, ended.stderr
-    return tmp_path / "run"
+def test_a_halved_model_computes_in_full_precision_with_rounded_weights(tmp_path, tiny_model_dir):
+    # The folder of a run as its training leaves it.
+    run = Path(shutil.copytree(tiny_model_dir, tmp_path / "run"))
+    (run / "recipe.json").write_text(json.dumps({"adapter": "full", "output_dir": "run"}))
+    last = run / "checkpoint-3"
+    last.mkdir()
+    log = {"log_history": [{"step": 3, "loss": 0.5, "loss_match": 0.1, "grad_norm": 2.0}]}
+    (last / "trainer_state.json").write_text(json.dumps(log))
+    (last / "rng_state.pth").touch()
+    finish_checkpoint(last, 3, {})
 
-
-def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp_path, commands):
-    ended = commands.run("-m", "evidence", "halve", run, tmp_path / "half", timeout=60)
-    assert ended.code == 0, ended.stderr
+    halve(run, tmp_path / "half")
     stored = load_file(tmp_path / "half" / "model.safetensors")
     assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
     weights = load_file(run / "model.safetensors")
@@ -31,6 +34,5 @@ def test_a_halved_model_computes_in_full_precision_with_rounded_weights(run, tmp
         assert torch.equal(tensor, weights[name].half().float()), name
     log = json.loads((tmp_path / "half" / "log.json").read_text())
     assert log["sha256"] == sha256_of(tmp_path / "half" / "model.safetensors")
-    assert [entry["step"] for entry in log["log"]] and all("loss" in str(entry) for entry in log["log"])
-    fields = json.loads((tmp_path / "half" / "recipe.json").read_text())
-    assert fields["adapter"] == "full" and "output_dir" not in fields
+    assert log["log"] == [{"step": 3, "loss": 0.5, "loss_match": 0.1}]
+    assert json.loads((tmp_path / "half" / "recipe.json").read_text()) == {"adapter": "full"}
