@@ -18,32 +18,22 @@ def results():
     return StudyResults(RESULTS)
 
 
-NAMES = {
-    "GRAM": "gram",
-    "PMRL": "pmrl",
-    "HyperGRAM": "hypergram",
-    "equal weights": "scalar_uniform",
-    "SCALAR": "scalar",
-}
+NAMES = {"GRAM": "gram", "PMRL": "pmrl", "HyperGRAM": "hypergram", "equal weights": "scalar_uniform"}
+RATES = {"a quarter": 1, "half": 2, "three quarters": 3, "90 %": 4}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_first_stages_are_differences_of_the_papers_values(name):
+def test_sizes_are_differences_of_the_papers_values():
     """Which are those of its LaTeX: tests/evidence/reports/test_paper.py."""
-    gains, leads = [], []
-    for rows in published.COMPONENTS.values():
-        if NAMES[name] in rows:
-            best, joint = rows[NAMES[name]]
-            gains.append(joint - best)
-            leads.append(rows["scalar"][1] - joint)
-    assert CLAIMS[f"aggregation gain of {name}"].sizes == pytest.approx(gains)
-    assert name == "SCALAR" or CLAIMS[f"SCALAR − {name}, first stage"].sizes == pytest.approx(leads)
-
-
-@pytest.mark.parametrize(("rate", "share"), [(1, "a quarter"), (2, "half"), (3, "three quarters"), (4, "90 %")])
-def test_masked_margins_are_differences_of_the_papers_values(rate, share):
-    margins = [rows["scalar"][rate] - rows["gram"][rate] for rows in published.MISSING.values()]
-    assert CLAIMS[f"SCALAR − GRAM, {share} masked"].sizes == pytest.approx(margins)
+    for title, name in {**NAMES, "SCALAR": "scalar"}.items():
+        rows = [rows for rows in published.COMPONENTS.values() if name in rows]
+        gains = [joint - best for best, joint in (row[name] for row in rows)]
+        assert CLAIMS[f"aggregation gain of {title}"].sizes == pytest.approx(gains)
+        if title in NAMES:
+            leads = [row["scalar"][1] - row[name][1] for row in rows]
+            assert CLAIMS[f"SCALAR − {title}, first stage"].sizes == pytest.approx(leads)
+    for share, rate in RATES.items():
+        margins = [rows["scalar"][rate] - rows["gram"][rate] for rows in published.MISSING.values()]
+        assert CLAIMS[f"SCALAR − GRAM, {share} masked"].sizes == pytest.approx(margins)
 
 
 def test_every_label_is_one_of_the_paper(shared_dir):
