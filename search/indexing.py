@@ -6,7 +6,6 @@
 - The first two need no model, which is loaded once there is something to read.
 """
 
-import math
 import os
 import sys
 import time
@@ -90,8 +89,6 @@ class _Source:
     num_read: int = 0
     num_lost: int = 0
     has_words: bool = False
-    stale_removed: bool = False
-    is_kept: bool = False
     languages: Counter[str] = field(default_factory=Counter)
     hints: set[str] = field(default_factory=set)
     reasons: dict[str, list[str | None]] = field(default_factory=dict)
@@ -109,6 +106,11 @@ class _Source:
     def is_done(self) -> bool:
         """Whether all windows were read."""
         return self.num_read == len(self.windows)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether nothing changes for the file, as it is out of reach: only pruning removes clips of missing files."""
+        return self.had_clips and self.num_lost == self.num_read
 
     def add(self, window: Window | None, found: Findings) -> None:
         """Add the findings of a window to those of the file."""
@@ -161,7 +163,7 @@ class _Source:
         if not self.num_clips:
             reason = self.record().reason
             status = _status_without_clips(reason)
-            return FileState(self.path, status, reason, is_dropped=self.stale_removed, hints=hints)
+            return FileState(self.path, status, reason, is_dropped=self.had_clips, hints=hints)
         status = Status.CHANGED if self.was_known else Status.NEW
         if self.was_known and self.num_clips == self.num_windows - len(self.windows):
             status = Status.UNCHANGED
@@ -185,15 +187,6 @@ class _Source:
                 text = f"{where}: {text}"
             lines.append(text)
         return lines
-
-
-def _estimate(num_files: int, share: float, num_clips: int, seconds: float) -> str:
-    """How long all files will take, from the share of them that was done in so many seconds, and the clips."""
-    minutes = math.ceil(seconds / share / 60)
-    total = f"about {minutes} minutes" if minutes > 1 else "less than a minute"
-    if minutes > 120:
-        total = f"about {round(minutes / 60)} hours"
-    return f"{num_files} files, {total} at {seconds / num_clips:.2g} s a clip."
 
 
 def _status_without_clips(reason: str | None) -> Status:
@@ -601,8 +594,9 @@ class Indexer:
                 for source, *_ in reads:
                     bar.add(source.path, 1 / len(source.windows))
                 if is_first and self.progress and bar.share < 0.99:
-                    line = _estimate(len(todo), bar.share, len(reads), time.monotonic() - began)
-                    bar.write(line, sys.stderr)
+                    seconds = time.monotonic() - began
+                    total = bar.format_interval(seconds / bar.share)
+                    bar.write(f"{len(todo)} files, about {total} at {seconds / len(reads):.2g} s a clip.", sys.stderr)
                 is_first = False
 
     def _commit(self, reads: list[tuple[_Source, Window | None, Findings]], batch: Embedded, report: Report) -> None:
@@ -625,19 +619,16 @@ class Indexer:
             self.writer.put_clips(names, *batch.embeds, problems=problems, seconds=seconds)
         for still in stills:
             self.writer.stills.put(*still)
-        # Record the files, and remove their earlier clips. Nothing changes for a file that is out of reach: its clips
-        # are kept, as only pruning removes clips of missing files.
+        # Record the files, and remove their earlier clips.
         sources = {}
         for source, window, found in reads:
             source.add(window, found)
             sources[source] = None
         for source in sources:
-            source.is_kept = source.had_clips and source.num_lost == source.num_read
             if source.is_kept:
                 continue
             if source.stale:
                 self.writer.remove_clips(set(source.stale).difference(names))
-                source.stale_removed = True
                 source.stale = []
             file = source.record()
             if file != source.recorded:

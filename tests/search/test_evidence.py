@@ -242,7 +242,7 @@ def test_light_is_the_default_and_says_how_long_all_files_will_take(place, monke
     index_with(monkeypatch, batch_size=1)
     reported = index("clips").stderr
     assert Gallery.open("gallery").model == "light"
-    assert "4 files, less than a minute at " in reported and " s a clip." in reported
+    assert "4 files, about 00:" in reported and " s a clip." in reported
     assert "files, " not in index("clips").stderr  # nothing is left to do
 
 
