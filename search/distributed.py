@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -37,26 +36,18 @@ _KILLED = "every worker that read it was killed or ran out of memory"
 # On a worker ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Tools:
-    """What a worker has loaded, and how it reads."""
-
-    setup: Setup
-    loaded: Loaded
-    reader: Reader
-
-
-_loaded: list[_Tools] = []  # of this worker, the last ones
+_tools: list[tuple[Setup, Loaded, Reader]] = []  # that this worker loaded last, and for what
 _loading = Lock()
 _computing = Lock()  # one batch at a time is prepared and embedded, while others are read
 
 
-def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
-    """Load what a setup names, or return it if it was loaded before."""
+def _tools_for(setup: Setup, fingerprint: str) -> tuple[Loaded, Reader]:
+    """Load what a setup names, and what reads for it, unless that was loaded before."""
     with _loading:
-        if _loaded and _loaded[0].setup == setup:
-            return _loaded[0]
-        _loaded.clear()
+        for known, loaded, reader in _tools:
+            if known == setup:
+                return loaded, reader
+        _tools.clear()
         try:
             found = identify(setup.model).fingerprint
             if found != fingerprint:
@@ -67,23 +58,23 @@ def _tools_for(setup: Setup, fingerprint: str) -> _Tools:
             raise ValueError(f"The worker {address} cannot load the model {setup.model}: {error}") from error
         # Transcripts are written into the folder of the gallery, which workers share.
         reader = Reader(tolerant(loaded.processor), setup.gallery, loaded.recognizer, loaded.line_reader)
-        _loaded.append(_Tools(setup, loaded, reader))
-        return _loaded[0]
+        _tools.append((setup, loaded, reader))
+        return loaded, reader
 
 
 def _embed(setup: Setup, fingerprint: str, jobs: Sequence[Job]) -> Embedded:
     """Read and embed a batch: the task of a worker."""
-    tools = _tools_for(setup, fingerprint)
+    loaded, reader = _tools_for(setup, fingerprint)
 
     def prepare(clips: list) -> object:
         with _computing:  # threads must not share a tokenizer
-            return tools.loaded.processor(clips=clips)
+            return loaded.processor(clips=clips)
 
-    (batch,) = read_batches(prepare, jobs, tools.reader, len(jobs), _NUM_READERS)
+    (batch,) = read_batches(prepare, jobs, reader, len(jobs), _NUM_READERS)
     embeds = None
     if batch.embeddable:
         with _computing:
-            embeds = embed_clips(tools.loaded.model, batch.features)
+            embeds = embed_clips(loaded.model, batch.features)
     return Embedded(batch.notes, batch.embeddable, embeds)
 
 

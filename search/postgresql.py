@@ -618,25 +618,14 @@ class DatabaseTable:
 # Conditions ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Condition:
+def condition_of(among: Selection, modalities: Sequence[str]) -> tuple[str, dict[str, str], dict[str, Any]]:
     """
-    SQL of which clips may be found.
+    A selection as SQL, but for the modalities in use.
 
-    Args:
-        allowed (`str`): that all conditions are met.
-        left_out (`dict[str, str]`): by the name of a fact that may be unknown, that it is, and that no known fact is
-            against the clip.
-        values (`dict`): by name.
+    Returns:
+        That all conditions are met; by the name of a fact that may be unknown, that it is, and that no known fact is
+        against the clip; and the values, by name.
     """
-
-    allowed: str
-    left_out: dict[str, str]
-    values: dict[str, Any]
-
-
-def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
-    """A selection as SQL, but for the modalities in use."""
     wanted = among.filter
     wanted.check_modalities(modalities)  # so that their names can be parts of SQL
     # Conditions on facts that are always known
@@ -684,7 +673,7 @@ def condition_of(among: Selection, modalities: Sequence[str]) -> _Condition:
     left_out = {}
     for fact, (_, unknown) in doubtful.items():
         left_out[fact] = " AND ".join([*possible, unknown])
-    return _Condition(" AND ".join(allowed), left_out, values)
+    return " AND ".join(allowed), left_out, values
 
 
 # Searching -----------------------------------------------------------------------------------------------------------
@@ -820,7 +809,7 @@ class _Ranking:
         self.connection = connection
         self.options = options
         self.seen = are_selected(among.modalities, self.pushed.modalities)
-        self.condition = condition_of(among, self.pushed.modalities)
+        self.allowed, self.left_out, self.values = condition_of(among, self.pushed.modalities)
         self.num_allowed: int | None = None
         self.unknown: dict[str, int] = {}
 
@@ -866,11 +855,10 @@ class _Ranking:
     def bounds(self, query: torch.Tensor, limit: int) -> tuple[list[tuple[float, int]], float]:
         """Upper bounds of scores, and numbers, of at most `limit` clips, best first; and what no score of another clip
         is above, `-inf` if there is none."""
-        condition = self.condition
         options = self.options
         # The error of D products of float32 numbers, summed in any order
         rounding = (self.pushed.dim + 16) * _UNIT_ROUNDING
-        values = condition.values | {
+        values = self.values | {
             "query_temperature": float(options.query_temperature),
             "error": rounding * max(options.modality_scale or (1.0,)) + _ROUNDING,
             "limit": limit,
@@ -888,7 +876,7 @@ class _Ranking:
 
         # As many clips as are wanted have the scores of the best of a sample, so that others need not be scored.
         floor = -math.inf
-        where = condition.allowed
+        where = self.allowed
         step = math.isqrt(sum(self.pushed.num_clips.values()) // (_LOOSE * limit))
         if step > 1:
             # Hashes are spread evenly, and there is an index of them. Of two limits, the server of the address would
@@ -903,7 +891,7 @@ class _Ranking:
         # The first query also counts rows; in a snapshot, nothing changes afterwards.
         if self.num_allowed is None:
             columns += ", min(_about), count(*)"
-            for part in ("_sum = _now", condition.allowed, *condition.left_out.values()):
+            for part in ("_sum = _now", self.allowed, *self.left_out.values()):
                 columns += f", count(*) FILTER (WHERE {part})"
         entries = self.listed(values, columns, best(where, "%(error)s::float8"))
         if len(entries) < limit:
@@ -934,7 +922,7 @@ class _Ranking:
         self.pushed = pushed
         # Add up the nodes; the first four numbers of each were checked.
         self.num_allowed = sum(row[4] for row in rows)
-        for place, fact in enumerate(self.condition.left_out, start=5):
+        for place, fact in enumerate(self.left_out, start=5):
             number = sum(row[place] for row in rows)
             if number:
                 self.unknown[fact] = number
