@@ -773,14 +773,9 @@ class TableSearcher:
         # The clip of this name comes first, where there is one.
         if name in found or len(found) == 1:
             return found[0]
-        number = "no clip"
-        examples = ""
-        if found:
-            number = f"{len(found)} or more clips"
-            examples = f": name one, such as {', '.join(map(repr, found[:3]))}"
         raise NoClipError(
-            f"There is {number} {name!r} in {self.table.name}{examples}. `scalar query ... --json` prints the "
-            "`clip_id` of each hit."
+            f"Expected one clip {name!r} in {self.table.name}, got {', '.join(map(repr, found[:3])) or 'none'}. "
+            "`scalar query ... --json` prints the `clip_id` of each hit."
         )
 
     def counts(self) -> dict[str, int]:
