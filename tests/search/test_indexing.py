@@ -212,29 +212,15 @@ def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
     assert not of(report, "unreadable") and not failed(gallery) and len(gallery) == 4
 
 
-def test_two_spellings_of_a_path_are_one_file(tmp_path, monkeypatch):
+def test_two_spellings_of_a_path_are_one_file_and_a_circle_of_links_ends(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
     (tmp_path / "clips" / "a.mp4").touch()
     (tmp_path / "link").symlink_to(tmp_path / "clips")
+    (tmp_path / "clips" / "up").symlink_to(tmp_path)
     (tmp_path / "clips" / "b.mp4").symlink_to(tmp_path / "clips" / "a.mp4")
     monkeypatch.chdir(tmp_path / "clips")
     spellings = ["a.mp4", "../clips/a.mp4", tmp_path / "clips" / "a.mp4", tmp_path / "link", tmp_path]
     assert find_files(spellings) == [str(tmp_path / "clips" / "a.mp4")]
-
-
-def test_a_circle_of_links_ends(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "up").symlink_to(tmp_path)
-    (tmp_path / "sub" / "a.mp4").touch()
-    assert names(find_files([tmp_path])) == ["a.mp4"]
-
-
-def test_a_subtitle_file_beside_a_clip_belongs_to_it(folder):
-    run(folder, batch_size=2)
-    for words in ("words", "other"):
-        (folder / "1.srt").write_text(words)
-        assert names(of(run(folder, batch_size=2)[0], "changed")) == ["1.mp4"]
-    assert len(of(run(folder, batch_size=2)[0], "unchanged")) == 3
 
 
 @pytest.mark.e2e

@@ -220,14 +220,6 @@ def test_only_the_modalities_named_are_searched_and_a_query_temperature_is_taken
     assert lines[2] == "     video ████░░░░ 0.50  audio ████░░░░ 0.50  subtitle – absent"
 
 
-def test_an_unknown_modality_is_refused_with_those_of_the_gallery_before_the_model_is_loaded(place):
-    index()
-    (place / "model" / "model.safetensors").unlink()
-    for given in ("video,sound", "video,", "Video", ","):
-        refused = run("query", "gallery", "video", "--modalities", given, code=1).stderr
-        assert "`modalities` must name some of ('video', 'audio', 'subtitle'), got (" in refused
-
-
 def test_a_long_name_is_cut_and_the_json_is_not(place):
     name = "x" * 100 + "-end.mp4"
     (place / "clips" / "cat.mp4").rename(place / "clips" / name)
@@ -417,27 +409,8 @@ def test_clips_like_one_are_found_without_the_model(place):
     ]
     (reported,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
     assert reported["like"] == "clips/cat.mp4" and [hit["rank"] for hit in reported["hits"]] == [1]
-    assert "There is no clip 'bird.mp4'" in run("query", "gallery", "--like", "bird.mp4", code=1).stderr
-    assert "either queries or --like, not both" in run("query", "gallery", "video", "--like", "cat.mp4", code=1).stderr
-    assert "There is no query" in run("query", "gallery", code=1).stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "reported", "code"),
-    [
-        (("--query-temperature", "0"), "'--query-temperature'", 2),
-        (("--fusion-weight", "1"), "needs --rerank", 1),
-        (("--rerank", "5", "--fusion-weight", "-1"), "'--fusion-weight'", 2),
-    ],
-)
-def test_a_number_out_of_its_range_is_reported_before_the_model_is_loaded(place, options, reported, code):
-    index()
-    (place / "model" / "model.safetensors").unlink()  # which would be reported first
-    assert reported in run("query", "gallery", "video", *options, code=code).stderr
 
 
 def test_a_model_without_a_second_stage_is_reported(place):
     index()
     assert "stage needs a cross-encoder" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
-    wrong = run("query", "gallery", "--like", "cat.mp4", "--rerank", "5", code=1)
-    assert "it cannot be combined with --like" in wrong.stderr

@@ -36,6 +36,7 @@ def test_passes_through_a_file_count_like_embedding_it_and_those_that_were_not_n
     for done in (0.5, 1.0):
         bar.add("long.mp4", 1 / 2)
         assert bar.share == pytest.approx((50 + 50 * done) / 200)
+    assert "reading words" not in str(bar)
 
 
 def test_the_estimate_is_by_the_mean_speed_since_the_beginning(bar, monkeypatch):
@@ -53,22 +54,3 @@ def test_words_of_a_file_of_unknown_length_only_say_where_they_are(bar):
     bar.begin("stream.ts", None)
     bar.reach("transcribing", "stream.ts", 50.0)
     assert bar.n == 0 and bar.postfix == "transcribing stream.ts at 00:50"
-
-
-def test_a_bar_that_is_not_shown_prints_nothing(capsys):
-    bar = Progress(1, 0, is_shown=False)
-    bar.begin("a.mp4", 10.0)
-    bar.reach("transcribing", "a.mp4", 1.0)
-    bar.add("a.mp4", 1.0)
-    bar.close()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_what_a_recogniser_does_is_said_no_longer_once_files_are_embedded():
-    with Progress(2, 1, True) as bar:
-        bar.begin("a.mp4", 10.0)
-        bar.begin("b.mp4", 10.0)
-        bar.reach("reading words of", "a.mp4", 5.0)
-        assert "reading words of a.mp4 at 00:05 of 00:10" in str(bar)
-        bar.add("b.mp4", 1.0)
-        assert "reading words" not in str(bar) and "1.2/2" in str(bar)

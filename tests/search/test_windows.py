@@ -239,13 +239,6 @@ def test_the_windows_of_a_file_that_was_moved_are_moved_too(place):
     assert run("verify", "gallery")
 
 
-def test_a_gallery_of_whole_files_takes_no_windows(place):
-    (place / "clips" / "talk.mkv").unlink()
-    index("--segment", "none")
-    assert "0 changed" in index().stdout
-    assert "holds whole files" in index("--segment", "2", code=1).stderr
-
-
 def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_it(place, loaded, monkeypatch):
     monkeypatch.setattr(loaded[1], "max_audio_seconds", 2)
     (place / "clips" / "talk.mkv").unlink()
