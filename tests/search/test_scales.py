@@ -10,6 +10,8 @@ from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import tone, wav
 from tests.search.small_folder import run
 
+pytestmark = pytest.mark.usefixtures("loaded_once")
+
 TITLES = [f"the sound number {number}" for number in range(31)]
 
 
