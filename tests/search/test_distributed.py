@@ -150,16 +150,6 @@ def test_a_cluster_whose_workers_are_killed_makes_the_gallery_of_one_process(ind
     assert again.stdout.startswith("0 new, 0 changed, 31 unchanged, 3 unreadable") and "3 unreadable" in outcome.stdout
 
 
-@pytest.mark.slow
-def test_a_hundred_killed_workers_change_nothing(index, alone, cluster, tmp_path):
-    whole, options, _ = alone
-    dice, killed = random.Random(1), 0
-    while killed < 50:
-        output = tmp_path / str(killed)
-        killed += index_while_killing(index, cluster, output, options, 50 - killed, dice)
-        assert_same(output, whole)
-
-
 class Deadly(distributed.WorkerPlugin):
     """Kills each worker that reads a file of this name, as a bug or a lack of memory would."""
 

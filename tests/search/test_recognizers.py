@@ -37,22 +37,22 @@ NOISE = np.random.default_rng(0).uniform(-0.5, 0.5, 3 * SAMPLING_RATE).astype(np
 
 
 @pytest.fixture(scope="module")
-def speech_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("speech-model")
-    save_ctc(folder)
-    return folder
+def ctc(tmp_path_factory):
+    """A recogniser that is no Whisper."""
+    return recognizer_of(save_ctc(tmp_path_factory.mktemp("speech-model")), "tiny", CPU)
 
 
-def test_a_recogniser_of_transformers_hears_words_with_times(speech_model):
-    recognizer = SpeechRecognizer(str(speech_model), "tiny", CPU)
-    cues = recognizer(NOISE)
-    assert recognizer.kind == "ctc" and cues
+@pytest.mark.parametrize("num_samples", [1, 320, 399, len(NOISE)])
+def test_a_recogniser_of_transformers_hears_words_with_times_also_in_a_few_samples(ctc, num_samples):
+    cues = ctc(NOISE[:num_samples])
+    assert ctc.kind == "ctc" and (cues or num_samples < len(NOISE))
     for cue in cues:
-        assert 0 <= cue.start <= cue.stop <= 3 and cue.text and set(cue.text) <= {*LETTERS, " "}
+        assert 0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE
+        assert cue.text and set(cue.text) <= {*LETTERS, " "}
 
 
 @pytest.fixture(scope="module")
-def whisper(tmp_path_factory):
+def whisper_folder(tmp_path_factory):
     """A Whisper with random weights, which knows two languages."""
     folder = tmp_path_factory.mktemp("whisper")
     languages, tasks = ["<|en|>", "<|de|>"], ["<|translate|>", "<|transcribe|>"]
@@ -84,25 +84,36 @@ def whisper(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("is_converted", [False, True])
-def test_ctrl_c_ends_hearing_within_a_stretch(whisper, request, is_converted):
-    recognizer = recognizer_of(request.getfixturevalue("converted") if is_converted else whisper, "whisper", CPU)
+@pytest.fixture(scope="module")
+def whisper(whisper_folder):
+    """It as a recogniser of transformers."""
+    return recognizer_of(whisper_folder, "tiny", CPU)
+
+
+@pytest.fixture(scope="module")
+def converted(whisper_folder, tmp_path_factory):
+    """The same Whisper, computed by CTranslate2."""
+    pytest.importorskip("faster_whisper")
+    from ctranslate2.converters import TransformersConverter
+
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    copied = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(str(whisper_folder), copy_files=copied).convert(str(folder))
+    return recognizer_of(folder, "tiny", CPU)
+
+
+@pytest.mark.parametrize("kind", ["whisper", "converted"])
+def test_ctrl_c_ends_hearing_within_a_stretch(request, kind):
     stop = Stop()
     with stop.threads(1) as threads:
         stop.set()
         with pytest.raises(Stopped):
-            threads.submit(recognizer, NOISE).result(60)
+            threads.submit(request.getfixturevalue(kind), NOISE).result(60)
 
 
 def test_what_recognises_no_speech_is_reported(tiny_model_dir):
     with pytest.raises(ValueError, match=r"(?i)speech|auto"):
-        SpeechRecognizer(str(tiny_model_dir), "tiny", CPU)
-
-
-@pytest.mark.parametrize("num_samples", [1, 320, 399])
-def test_sound_of_a_few_samples_is_heard(speech_model, num_samples):
-    cues = SpeechRecognizer(str(speech_model), "tiny", CPU)(NOISE[:num_samples])
-    assert all(0 <= cue.start <= cue.stop <= num_samples / SAMPLING_RATE for cue in cues)
+        recognizer_of(tiny_model_dir, "tiny", CPU)
 
 
 HEARD = {  # by kind: what is answered for three seconds, and the cues
@@ -151,9 +162,7 @@ def test_a_loop_counts_as_not_understood_whoever_heard_it(kind, text):
     assert heard_by(kind, {"text": text, "chunks": pieces})(NOISE) is None
 
 
-def test_words_that_whisper_doubts_are_not_returned_and_none_are_none():
-    answer = {"text": "", "chunks": [{"text": " once upon a time", "timestamp": (0.0, 3.0)}]}
-    assert heard_by("whisper", answer, is_doubtful=True)(NOISE) is None
+def test_sound_without_words_is_not_doubted():
     assert heard_by("whisper", {"text": "", "chunks": [{"text": " ♪", "timestamp": (0.0, 3.0)}]})(NOISE) == []
 
 
@@ -166,13 +175,12 @@ def test_words_that_whisper_doubts_are_not_returned_and_none_are_none():
     ],
 )
 def test_whisper_doubts_improbable_words_and_those_of_a_language_that_it_is_unsure_of(
-    whisper, languages, certainty, expected
+    whisper, monkeypatch, languages, certainty, expected
 ):
-    recognizer = SpeechRecognizer(str(whisper), "whisper", CPU)
-    model, text = recognizer.pipeline.model, LETTERS * 3
-    known = model.generation_config.lang_to_id = dict.fromkeys("abc")
-    for number, name in enumerate(known):
-        known[name] = recognizer.pipeline.tokenizer.convert_tokens_to_ids("<|en|>") + number
+    model, text = whisper.pipeline.model, LETTERS * 3
+    first = whisper.pipeline.tokenizer.convert_tokens_to_ids("<|en|>")
+    known = {name: first + number for number, name in enumerate("abc")}
+    monkeypatch.setattr(model.generation_config, "lang_to_id", known)
     prompts = []
 
     def forward(features, decoder_input_ids, use_cache=None):
@@ -182,9 +190,11 @@ def test_whisper_doubts_improbable_words_and_those_of_a_language_that_it_is_unsu
         logits[0, 0, list(known.values())] = torch.tensor(languages)
         return SimpleNamespace(logits=logits)
 
-    model.forward = forward
-    model.detect_language = lambda features: forward(features, torch.tensor([[0]])).logits[0, 0].argmax()
-    assert recognizer._is_doubtful(NOISE, text) is expected
+    monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(
+        model, "detect_language", lambda features: forward(features, torch.tensor([[0]])).logits[0, 0].argmax()
+    )
+    assert whisper._is_doubtful(NOISE, text) is expected
     config = model.generation_config
     expected = [config.decoder_start_token_id, known["a"], config.task_to_id["transcribe"]]
     assert prompts[-1][:4] == [*expected, config.no_timestamps_token_id] and len(prompts[-1]) == 4 + len(text)
@@ -206,10 +216,9 @@ def test_what_somebody_can_have_said_is_understood(text, seconds, expected):
     assert is_understood(text, seconds) is expected
 
 
-def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_other_numbers(speech_model):
-    recognizer, drawn = SpeechRecognizer(str(speech_model), "tiny", CPU), []
-    hear = recognizer.pipeline
-    recognizer.pipeline = lambda *a, **o: drawn.append(torch.rand(1).item()) or hear(*a, **o)
+def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_other_numbers():
+    drawn = []
+    recognizer = heard_by("plain", lambda _: drawn.append(torch.rand(1).item()) or {"text": "yes"})
     torch.manual_seed(7)
     before = torch.rand(1).item()
     torch.manual_seed(7)
@@ -217,40 +226,22 @@ def test_a_recogniser_draws_the_same_words_each_time_and_nothing_else_draws_othe
     assert torch.rand(1).item() == before and drawn[0] == drawn[1]
 
 
-@pytest.fixture(scope="module")
-def converted(whisper, tmp_path_factory):
-    """The same Whisper as a folder of CTranslate2."""
-    pytest.importorskip("faster_whisper")
-    from ctranslate2.converters import TransformersConverter
-
-    folder = tmp_path_factory.mktemp("converted") / "model"
-    copied = ["tokenizer.json", "preprocessor_config.json"]
-    TransformersConverter(str(whisper), copy_files=copied).convert(str(folder))
-    return folder
-
-
-def test_the_folder_decides_what_computes_it(whisper, converted, speech_model):
-    assert isinstance(recognizer_of(converted, "tiny", CPU), FasterWhisperRecognizer)
-    assert isinstance(recognizer_of(whisper, "tiny", CPU), SpeechRecognizer)
-    assert isinstance(recognizer_of(speech_model, "tiny", CPU), SpeechRecognizer)
-
-
-def test_faster_whisper_hears_words_with_times(converted):
-    recognizer = recognizer_of(converted, "tiny", CPU)
-    cues = recognizer(MediaReader().read_audio(SPEECH))
-    assert recognizer.name == "tiny"
+def test_faster_whisper_hears_words_with_times(whisper, converted):
+    assert isinstance(whisper, SpeechRecognizer) and isinstance(converted, FasterWhisperRecognizer)
+    cues = converted(MediaReader().read_audio(SPEECH))
+    assert converted.name == "tiny"
     assert all(0 <= cue.start <= cue.stop <= 6 and cue.text for cue in cues or ())
 
 
 @pytest.mark.parametrize(("logprob", "language", "expected"), [(-0.5, 0.9, 1), (-1.5, 0.9, None), (-0.5, 0.4, None)])
-def test_faster_whisper_returns_no_words_that_it_doubts(converted, logprob, language, expected):
-    recognizer = recognizer_of(converted, "tiny", CPU)
-    segment = SimpleNamespace(start=0.0, end=1.0, text=" the bells ring", avg_logprob=logprob)
-    recognizer._model.transcribe = lambda *_, **__: ([segment], SimpleNamespace(language_probability=language))
-    heard = recognizer(NOISE)
+def test_faster_whisper_returns_no_words_that_it_doubts(converted, monkeypatch, logprob, language, expected):
+    segments = [SimpleNamespace(start=0.0, end=1.0, text=" the bells ring", avg_logprob=logprob)]
+    found = SimpleNamespace(language_probability=language)
+    monkeypatch.setattr(converted._model, "transcribe", lambda *_, **__: (segments, found))
+    heard = converted(NOISE)
     assert (heard and len(heard)) == expected
-    recognizer._model.transcribe = lambda *_, **__: ([], SimpleNamespace(language_probability=language))
-    assert recognizer(NOISE) == []
+    segments.clear()
+    assert converted(NOISE) == []
 
 
 def cached(cache, name, revision):

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -24,6 +23,7 @@ from scalar_retrieval.search.vanished import remove
 from tests.indexers import make_indexer
 from tests.media_corpus import media, tone, wav
 from tests.search.serving import make_app, write_gallery
+from tests.search.wrong_galleries import hash_of_file
 
 ADDRESS = "http://127.0.0.1:8000"
 
@@ -48,25 +48,6 @@ def index(clips, model, processor, segment=None, **options):
         writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
         make_indexer(writer, model, processor, num_workers=1, **options).update(find_files([clips]))
     return Gallery.open(clips.parent / "gallery")
-
-
-def forge_hash(gallery, path, sha256):
-    """Record a hash of a file that our writer would refuse."""
-    text, number = pa.string(), pa.int64()
-    columns = {
-        "path": pa.array([path], text),
-        "size": pa.array([1], number),
-        "mtime_ns": pa.array([0], number),
-        "sha256": pa.array([sha256], text),
-        "reason": pa.array([None], text),
-        "texts": pa.array([None], text),
-        "recorded_ns": pa.array([None], number),
-        "place": pa.array([None], pa.list_(pa.float64())),
-        "language": pa.array([None], text),
-    }
-    with GalleryWriter(gallery) as writer:
-        writer.append("files", pa.table(columns))
-        writer.commit()
 
 
 def names(gallery):
@@ -222,10 +203,10 @@ def test_videos_of_a_published_gallery_are_not_downloaded_for_their_stills(tmp_p
 
 @pytest.mark.parametrize("name", ["{outside}", "../../outside", "A" * 64, "a" * 64 + "\n", None])
 def test_a_gallery_whose_hash_is_the_path_of_a_file_is_not_served(tmp_path, name):
-    (path,) = write_gallery(tmp_path, {"dog.webm": b"dog"})
+    write_gallery(tmp_path, {"dog.webm": b"dog"})
     (tmp_path / "outside.jpg").write_bytes(b"private")
     forged = None if name is None else name.format(outside=tmp_path / "outside")
-    forge_hash(tmp_path / "gallery", path, forged)
+    hash_of_file(forged)(tmp_path / "gallery")
     (tmp_path / "gallery" / "stills").mkdir()
     with pytest.raises(ValueError, match="64 hexadecimal digits|`sha256` has nulls"):
         make_app(tmp_path)

@@ -101,14 +101,14 @@ def shard(**changes: Any) -> Callable[[Path], Any]:
     return record(lambda content: content["tables"]["clips"][0].update(changes))
 
 
-def hash_of_file(sha256: str) -> Callable[[Path], Any]:
+def hash_of_file(sha256: str | None) -> Callable[[Path], Any]:
     """A committed table of files, one of which has another hash, which our writer would refuse."""
 
     def make(folder):
         with GalleryWriter(folder) as writer:
             rows = writer.gallery().file_rows.slice(0, 1)
             place = rows.column_names.index("sha256")
-            writer.append("files", rows.set_column(place, rows.schema.field(place), pa.array([sha256])))
+            writer.append("files", rows.set_column(place, rows.schema.field(place), pa.array([sha256], pa.string())))
             writer.commit()
 
     return make
