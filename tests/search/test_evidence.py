@@ -141,13 +141,6 @@ def test_texts_of_a_list_are_searched_and_change_with_it(place):
     assert best("dancing until dawn") == ("a.mp4", "mood")
 
 
-def test_words_on_the_screen_are_read_later_into_a_gallery_of_light(place):
-    assert "recognises about a thousand kinds of things" in index("clips", "--model", "light").stderr
-    later = index("clips", "--read-text")
-    assert "4 changed" in later.stdout and "a thousand kinds" not in later.stderr
-    assert {name for name, mask in presence()[1].items() if mask[3]} == set(SIGNS)
-
-
 @pytest.mark.promise("files", "A file without content is tried again with each new source, such as `--read-text`")
 def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(place, without_pictures, monkeypatch):
     for name in ("a.mp4", "b.mp4", "c.mp4"):
@@ -245,7 +238,9 @@ def test_light_is_the_default_and_says_how_long_all_files_will_take(place, monke
     reported = index("clips").stderr
     assert Gallery.open("gallery").model == "light"
     assert "4 files, about 00:" in reported and " s a clip." in reported
-    assert "files, " not in index("clips").stderr  # nothing is left to do
+    assert "recognises about a thousand kinds of things" in reported
+    reported = index("clips").stderr
+    assert "files, " not in reported and "a thousand kinds" not in reported  # nothing is left to do
 
 
 def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):

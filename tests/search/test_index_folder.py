@@ -135,12 +135,6 @@ def test_a_file_that_cannot_be_read_is_a_warning_that_names_it(place):
         index("clips", "gallery", progress=False)
 
 
-def test_what_is_left_out_is_a_warning_too(place):
-    Path("list.csv").write_text("path,mood\nclips/both.mkv,quiet\n")
-    with pytest.warns(UserWarning, match="Unused columns of list.csv: mood. To search in one, name it as `text`"):
-        index("list.csv", "gallery", "encoder", progress=False)
-
-
 def test_the_report_can_be_had_instead(place, capsys):
     Path("clips/broken.mp4").write_text("no film")
     reports = []

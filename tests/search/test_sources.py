@@ -53,21 +53,16 @@ def make_unlistable(patch, folder, code=errno.EACCES, moved_to=None):
     patch.setattr(os, "scandir", refuse)
 
 
-def names_of(folder, *options):
-    selection = FileSelection(*options)
-    found = [os.path.relpath(path, folder) for path in find_files([folder], selection)]
-    left_out = selection.left_out.get(LeftOut.HIDDEN, ())
-    return found, sorted(os.path.relpath(path, folder) for path in left_out)
-
-
 def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
     hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "a/@eaDir/3.mp4", "$Recycle.Bin/4.mp4", "a/._5.mp4", ".6.mp4"]
     hidden += ["System Volume Information/7.mp4", "#recycle/9.mp4", "#snapshot/GMT/10.mp4", "lost+found/11.mp4"]
     below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
     skipped = {name.split("/")[0] for name in hidden} - {"a"} | {"a/@eaDir", "a/._5.mp4"}
-    assert names_of(tmp_path) == (["a/8.mp4"], sorted(skipped))
-    assert names_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
-    assert names_of(tmp_path / "#recycle") == (["9.mp4"], [])
+    selection = FileSelection()
+    assert find_files([tmp_path], selection) == [str(tmp_path / "a/8.mp4")]
+    assert selection.left_out == {LeftOut.HIDDEN: {str(tmp_path / name) for name in skipped}}
+    assert lines_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
+    assert lines_of(tmp_path / "#recycle") == (["9.mp4"], [])
 
 
 def lines_of(folder, **options):
@@ -187,8 +182,11 @@ def test_a_name_that_is_not_utf8_is_left_out_and_counted(tmp_path):
 
 def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
     below(tmp_path, "a/1.mp4", "a/drafts/2.mp4", "b/drafts/c/3.mp4", "b/4.gif", "drafts.mp4", "5.mp4")
-    assert names_of(tmp_path, ["drafts/**", "*.gif"])[0] == ["5.mp4", "drafts.mp4", "a/1.mp4"]
-    assert names_of(tmp_path, [str(tmp_path / "a")])[0] == ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]
+    for exclude, found in (
+        (["drafts/**", "*.gif"], ["5.mp4", "drafts.mp4", "a/1.mp4"]),
+        ([str(tmp_path / "a")], ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]),
+    ):
+        assert lines_of(tmp_path, exclude=exclude)[0] == found
     (tmp_path / "list.csv").write_text("path\na/1.mp4\n5.mp4\n")
     paths = [tmp_path / "list.csv", tmp_path / "b/4.gif"]
     assert find_clips(paths, FileSelection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
@@ -198,6 +196,7 @@ ROWS = [
     {"path": "clips/b.mp4", "subtitle": 'hello, "world"\nagain'},
     {"path": "a.mp4", "subtitle": None},
     {"path": "clips/c.mp4", "subtitle": "c.srt"},
+    {"path": "2024-01-02", "subtitle": "007"},  # texts stay as they are
 ]
 
 
@@ -215,6 +214,11 @@ def write_json_lines(path, rows):
     return path
 
 
+def write_json(path, rows):
+    path.write_text(json.dumps(rows))
+    return path
+
+
 def write_parquet(path, rows):
     pa.parquet.write_table(pa.Table.from_pylist(rows), path)
     return path
@@ -228,6 +232,7 @@ def write_data_set(path, rows):
 WRITERS = {
     "list.csv": write_csv,
     "list.JSONL": write_json_lines,
+    "list.json": write_json,
     "list.parquet": write_parquet,
     "list": write_data_set,
 }
@@ -241,6 +246,7 @@ def test_every_kind_of_list_names_the_same_files_and_words_from_where_it_lies(tm
         str(tmp_path / "clips" / "b.mp4"): {"subtitle": 'hello, "world"\nagain'},
         str(tmp_path / "a.mp4"): {},
         str(tmp_path / "clips" / "c.mp4"): {"subtitle": str(tmp_path / "c.srt")},
+        str(tmp_path / "2024-01-02"): {"subtitle": "007"},
     }
     assert unused == []
 
@@ -307,11 +313,6 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
     next((tmp_path / "set").glob("*.arrow")).write_bytes(b"no")
     with pytest.raises(ValueError, match=str(tmp_path / "set")):
         read_list(tmp_path / "set")
-
-
-def test_text_stays_as_it_is_written(tmp_path):
-    (tmp_path / "a.json").write_text('[{"path": "2024-01-02", "subtitle": "007"}]')
-    assert read_list(tmp_path / "a.json")[0] == {str(tmp_path / "2024-01-02"): {"subtitle": "007"}}
 
 
 def test_columns_without_a_use_are_counted(tmp_path):
