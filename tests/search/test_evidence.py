@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -19,6 +18,7 @@ from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJoint
 from scalar_retrieval.search.reading import titles_within
 from scalar_retrieval.search.recognised import RecognitionError
 from tests.dual_encoders import write_clap
+from tests.gallery.decoding.reading import write_media
 from tests.imports import ROOT
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media, set_box, tone, wav
@@ -42,18 +42,6 @@ TITLES = {
 SIGNS = {"b.mp4": "quarterly revenue and profit of the company", "c.mp4": "danger, high voltage"}
 
 
-def write_clip(path, title, colour):
-    with av.open(path, "w") as container:
-        container.metadata["title"] = title
-        stream = container.add_stream("libx264", rate=5)
-        stream.width = stream.height = 64
-        stream.pix_fmt = "yuv420p"
-        for _ in range(5):
-            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), colour, np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-
-
 @pytest.fixture(scope="module")
 def without_pictures(tmp_path_factory):
     """Options of a model of sound and texts, so that a silent file can have nothing to embed."""
@@ -74,7 +62,8 @@ class Signs:
 def place(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
     for number, (name, title) in enumerate(TITLES.items()):
-        write_clip(tmp_path / "clips" / name, title, 40 * number)
+        colour = np.full((64, 64, 3), 40 * number, np.uint8)
+        write_media(tmp_path / "clips" / name, 5, pictures=lambda _, colour=colour: colour, title=title)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
     # Nothing of `light` is looked for on the Hub.
@@ -264,24 +253,12 @@ def test_a_title_has_the_chapters_of_a_window():
         assert titles_within(chapters, window) == titles
 
 
-def write_sound(path, title, chapters):
-    """Ten seconds of a tone, in chapters of the same length."""
-    with av.open(str(path), "w") as container:
-        container.metadata["title"] = title
-        container.set_chapters(chapters_of(chapters))
-        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        samples = np.frombuffer(tone(160_000), "<i2")
-        frame = av.AudioFrame.from_ndarray(samples[None], "s16", "mono")
-        frame.rate = 16_000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-
-
 def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.index_folder.LONGEST_SCENE", 6.0)
     (place / "sounds").mkdir()
     title, chapters = "A year on the island", ["Arrival of the ferry", "The storm"]
-    write_sound(place / "sounds" / "year.mkv", title, chapters)
+    written = {"title": title, "chapters": chapters_of(chapters)}
+    write_media(place / "sounds" / "year.mkv", 0, seconds_of_audio=10, **written)
     assert "1 new" in index("sounds").stdout
     gallery = Gallery.open("gallery")
     windows = [clip_id.rpartition("#")[2] for clip_id in gallery.clip_ids]

@@ -3,12 +3,12 @@
 from fractions import Fraction
 from threading import Barrier
 
-import av
 import numpy as np
 import pytest
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.scenes import scene_windows
+from tests.gallery.decoding.reading import write_media
 from tests.gallery.test_scenes import write_film
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
 
@@ -56,22 +56,11 @@ def chapters_of(titles):
     return chapters
 
 
-def write_chapters(path, titles):
-    """A file of ten seconds of one picture, and chapters of the same length."""
-    with av.open(path, "w") as container:
-        container.metadata["title"] = "A year on the island"
-        container.set_chapters(chapters_of(titles))
-        stream = container.add_stream("libx264", rate=2)
-        stream.width = stream.height = 32
-        stream.pix_fmt = "yuv420p"
-        for _ in range(20):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8))))
-        container.mux(stream.encode(None))
-
-
 def test_how_files_are_cut_by_default(films):
-    write_chapters(films / "clips" / "year.mkv", ["Arrival of the ferry", "The storm"])
-    write_chapters(films / "clips" / "one.mkv", ["All of it"])
+    black = np.zeros((32, 32, 3), np.uint8)
+    for name, titles in (("year.mkv", ["Arrival of the ferry", "The storm"]), ("one.mkv", ["All of it"])):
+        chapters = chapters_of(titles)
+        write_media(films / "clips" / name, 100, pictures=lambda _: black, size=32, chapters=chapters)
     write_film(films / "clips" / "scenes.mp4", [3, 2.5])
     index()
     of = {name for name in names() if name.startswith(("year", "one", "scenes"))}

@@ -32,9 +32,13 @@ def write_media(
     container=None,
     pictures=picture,
     size=64,
+    title="",
+    chapters=(),
 ):
     """A clip of 10 frames a second, its sound 440 Hz with amplitude 0.5 left and 0.25 right."""
     with av.open(str(path), "w", options=container or {}) as output:
+        output.metadata["title"] = title
+        output.set_chapters(chapters)
         if num_frames:
             video = output.add_stream(codec, rate=10, options=options or {})
             video.width, video.height, video.pix_fmt = size, size, pixels
