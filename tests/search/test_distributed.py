@@ -274,7 +274,10 @@ def with_tls(tmp_path):
     return start, own, other
 
 
-def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentence(index, with_tls, tmp_path):
+def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentence(
+    index, with_tls, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
     start, own, other = with_tls
     missing = {"distributed.comm.tls.client.key": str(tmp_path / "none.key")}
     with start(0) as address:

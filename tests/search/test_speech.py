@@ -210,7 +210,7 @@ def test_only_speech_is_heard_with_times_of_the_whole_even_across_what_is_read_a
     waveform = np.concatenate([CHORD, speech, np.zeros(SAMPLING_RATE, np.float32), CHORD, speech, CHORD])
     starts = [len(CHORD) / SAMPLING_RATE, (2 * len(CHORD) + len(speech)) / SAMPLING_RATE + 1]
     answer = {"text": "", "chunks": [{"text": "hello", "timestamp": (0.5, 1)}]}
-    for read in (240.0, starts[0] + 5, starts[1] + 1):  # whole, or cut within a sentence
+    for read in (240.0, starts[0] + 5):  # whole, or cut within a sentence
         monkeypatch.setattr("scalar_retrieval.search.speech._READ", read)
         recognizer = heard_by("whisper", answer)
         cues = Speech(tmp_path, recognizer).make("path", Sound(waveform)).cues
