@@ -154,13 +154,18 @@ def test_every_file_is_embedded_once_in_batches_and_the_next_run_notes_new_times
     assert gallery.files[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
 
 
-def test_a_changed_file_is_embedded_again(folder):
+def test_a_changed_file_is_embedded_again_and_one_that_failed_only_then(folder):
+    (folder / "3.mp4").write_text("3 broken-video")
     _, before, _ = run(folder)
+    report, _, model = run(folder)
+    assert not model.batches and names(old(report)) == names(of(report, "unreadable")) == ["3.mp4"]
     (folder / "1.mp4").write_text("9 video")  # same size
     touch_later(folder / "1.mp4")
+    (folder / "3.mp4").write_text("3 video")
     report, gallery, model = run(folder)
-    assert model.batches == [[9]] and len(gallery) == 3
-    assert names(of(report, "changed")) == ["1.mp4"] and len(of(report, "unchanged")) == 2
+    assert model.batches == [[9, 3]] and len(gallery) == 4 and not failed(gallery)
+    assert names(of(report, "changed")) == ["1.mp4"] and names(of(report, "new")) == ["3.mp4"]
+    assert len(of(report, "unchanged")) == 2 and len(report) == 4
     vectors = [one.modality_embeds()[one.clip_ids.index(str(folder / "1.mp4"))] for one in (before, gallery)]
     assert not torch.equal(*vectors)
 
@@ -199,17 +204,6 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
     assert (
         model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"] and names(of(report, "new")) == ["nowhere.mp4"]
     )
-
-
-def test_a_file_that_failed_is_retried_only_when_it_changes(folder):
-    (folder / "3.mp4").write_text("3 broken-video")
-    run(folder)
-    report, _, model = run(folder)
-    assert names(old(report)) == ["3.mp4"] and len(of(report, "unreadable")) == 1
-    (folder / "3.mp4").write_text("3 video")
-    report, gallery, model = run(folder)
-    assert model.batches == [[3]] and names(of(report, "new")) == ["3.mp4"]
-    assert not of(report, "unreadable") and not failed(gallery) and len(gallery) == 4
 
 
 def test_two_spellings_of_a_path_are_one_file_and_a_circle_of_links_ends(tmp_path, monkeypatch):
