@@ -63,7 +63,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
     for number, (name, title) in enumerate(TITLES.items()):
         colour = np.full((64, 64, 3), 40 * number, np.uint8)
-        write_media(tmp_path / "clips" / name, 5, pictures=lambda _, colour=colour: colour, title=title)
+        write_media(tmp_path / "clips" / name, 1, pictures=lambda _, colour=colour: colour, title=title)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
     # Nothing of `light` is looked for on the Hub.
@@ -258,7 +258,7 @@ def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, m
     (place / "sounds").mkdir()
     title, chapters = "A year on the island", ["Arrival of the ferry", "The storm"]
     written = {"title": title, "chapters": chapters_of(chapters)}
-    write_media(place / "sounds" / "year.mkv", 0, seconds_of_audio=10, **written)
+    write_media(place / "sounds" / "year.mkv", 0, seconds_of_audio=10, audio_codec="pcm_s16le", **written)
     assert "1 new" in index("sounds").stdout
     gallery = Gallery.open("gallery")
     windows = [clip_id.rpartition("#")[2] for clip_id in gallery.clip_ids]
