@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
 from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -223,27 +224,6 @@ def colours_of(frame: np.ndarray) -> np.ndarray:
     return np.bincount(values.ravel(), minlength=3 * _BINS).astype(np.float32) / values.size
 
 
-def _gaps(packets: Packets) -> list[tuple[int, int, list[float]]]:
-    """The neighbours in time between which packets of an even stream are missing, and when these would be, in
-    seconds of the file. Streams with a variable rate of frames, or without clear timestamps, have none."""
-    if not packets.is_named:
-        return []
-    order = np.argsort(packets.pts, kind="stable")
-    steps = np.diff(packets.pts[order])
-    if not steps.any():
-        return []
-    step = np.median(steps[steps > 0])
-    if np.mean(steps <= 1.5 * step) < _EVEN:
-        return []
-    gaps = []
-    for place in np.flatnonzero(steps > 2.5 * step):
-        count = round(steps[place] / step) - 1
-        if count <= len(packets):  # more is noise in a timestamp
-            times = packets.pts[order[place]] + step * np.arange(1, count + 1)
-            gaps.append((order[place], order[place + 1], (times * packets.tick - packets.zero).tolist()))
-    return gaps
-
-
 class LimitedReader(MediaReader):
     """Reads files within limits, and checks that nothing is missing at their end.
 
@@ -284,11 +264,17 @@ class LimitedReader(MediaReader):
             return truncation_error(path, stream, f"{end} bytes", f"{size}")
         # Fragments of mp4 name neither their number nor their size: reading ends at the first that is damaged.
         if "mp4" in kind and not stream.frames and (packets.stop or size) < _MOST_READ * size:
-            end = int(self.places_of(path)[:, 2:].sum(axis=1).max())
+            end = max(stop for _, stop, _, _ in self._places_of(path))
             if end < _MOST_READ * size:
                 packets.ends_early = True
                 what = f"reading ended at byte {end} of {size}"
                 return MediaError(f"{packets.name}: {what}. The file is truncated or damaged.")
+        # Pictures, where an index lists them; some are empty.
+        if kind == "avi" and stream.type == "video":
+            listed = sum(entry.size > 0 for entry in stream.index_entries)
+            if len(packets) < listed:
+                packets.ends_early = False  # its clock counts packets
+                return truncation_error(path, stream, f"{listed} packets", f"{len(packets)}")
         # Samples, where a header counts these instead of packets.
         if kind in ("aiff", "caf", "flac"):
             rate = stream.codec_context.sample_rate
@@ -299,56 +285,55 @@ class LimitedReader(MediaReader):
         return super().find_truncation(path, container, stream, packets)
 
     def find_vanished(self, path: AnyPath, container: Any, stream: Any, packets: Packets) -> list[float]:
-        """The seconds at which packets of a stream are missing by damage: beside a damaged packet, in a file that is
-        too short, or where a part of the file about as large as they are belongs to no packet."""
-        kind = container.format.name
-        # AVI has no timestamps, but an index, of which a picture stands eight bytes further on.
-        if kind == "avi":
-            listed = [entry for entry in stream.index_entries if entry.size]
-            num_missing = len(listed) - len(packets)
-            if stream.type != "video" or num_missing <= 0:
-                return []
-            starts = set(self.places_of(path)[:, 2].tolist())
-            times = [entry.timestamp * packets.tick - packets.zero for entry in listed if entry.pos + 8 not in starts]
-            if len(times) > 2 * num_missing:
-                return []
-            packets.ends_early = False  # its clock counts packets
-            return times
-        # All packets of mp4 are listed, and in fragments a part of the file tells what is missing.
-        is_short = packets.missing is not None and "mp4" not in kind
+        """The seconds at which packets of a stream are missing by damage: between timestamps that are otherwise even,
+        beside a damaged packet or where a part of the file about as large as they are belongs to no packet."""
+        if not packets.is_named or len(packets) < 2:
+            return []
+        pts = np.sort(packets.pts)
+        steps = np.diff(pts)
+        step = np.median(steps)
+        # In a stream with a variable rate of frames, gaps are no damage.
+        if np.mean(steps <= 1.5 * step) < _EVEN:
+            return []
         vanished = []
-        places = None
-        for before, after, seconds in _gaps(packets):
-            is_marked = (packets.corrupt >= packets.pts[before]) & (packets.corrupt <= packets.pts[after])
-            if not is_short and not is_marked.any():
-                if places is None:
-                    places = self.places_of(path)
-                indices, times, starts, sizes = places.T
-                is_own = indices == stream.index
-                (first,) = np.flatnonzero(is_own & (times == packets.pts[before]))[:1]
-                (last,) = np.flatnonzero(is_own & (times == packets.pts[after]))[:1]
-                is_between = (starts > starts[first]) & (starts < starts[last])
-                num_unread = starts[last] - starts[first] - sizes[first] - sizes[is_between].sum()
-                if num_unread < len(seconds) * packets.sizes.mean() / 2:
+        unread = {}
+        for place in np.flatnonzero(steps > 2.5 * step):
+            before, after = pts[place : place + 2].tolist()
+            count = round(steps[place] / step) - 1
+            if count > len(packets):  # noise in a timestamp
+                continue
+            if not ((packets.corrupt >= before) & (packets.corrupt <= after)).any():
+                unread = unread or self._unread_before(path, stream.index)
+                if unread[after] - unread[before] < count * packets.sizes.mean() / 2:
                     continue
-            vanished += seconds
+            times = before + step * np.arange(1, count + 1)
+            vanished += (times * packets.tick - packets.zero).tolist()
         return vanished
 
-    def places_of(self, path: AnyPath) -> np.ndarray:
-        """Of each packet of a file the index of its stream, its pts, and its first byte and size in the file, int64
-        `(packets, 4)`."""
+    def _unread_before(self, path: AnyPath, index: int) -> dict[int, int]:
+        """How many bytes of a file before each packet of a stream belong to no packet, by the packet's pts."""
+        unread = 0
+        end = 0
+        found = {}
+        for start, stop, stream, pts in sorted(self._places_of(path), key=itemgetter(0)):
+            unread += max(0, start - end)
+            end = max(end, stop)
+            if stream == index:
+                found[pts] = unread
+        return found
+
+    def _places_of(self, path: AnyPath) -> list[tuple[int, int, int, int | None]]:
+        """Of each packet of a file its first byte and the one after its last, the index of its stream, and its pts."""
         places = []
-        ends = defaultdict(int)
+        stops = defaultdict(int)
         with self.opened(path) as container:
             for packet in self.demuxed(container, ()):
-                time = packet.dts if packet.pts is None else packet.pts
-                if time is not None:
-                    index = packet.stream_index
-                    # Of the frames that a packet of the container holds, all but the first have no place of their own.
-                    start = ends[index] if packet.pos is None else packet.pos
-                    ends[index] = start + packet.size
-                    places.append((index, time, start, packet.size))
-        return np.array(places, np.int64).reshape(-1, 4)
+                # Of the frames that a packet of the container holds, all but the first have no place of their own.
+                index = packet.stream_index
+                start = stops[index] if packet.pos is None else packet.pos
+                stops[index] = start + packet.size
+                places.append((start, stops[index], index, packet.pts))
+        return places
 
     def samples(
         self, path: AnyPath, packets: Packets, start: int, stop: int | None, rate: int, lose: Lose
