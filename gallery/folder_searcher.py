@@ -135,7 +135,7 @@ class FolderSearcher:
         if newest is gallery:
             return self
         # What took long for the earlier state serves the new one, too.
-        searcher = FolderSearcher(newest, self.device) if self.device.type != "cpu" else newest.searcher
+        searcher = newest.to(self.device).searcher
         searcher.clip_words = ClipWords(newest, self.clip_words)
         return searcher
 
@@ -257,17 +257,14 @@ class FolderSearcher:
 
     def _why_none(self, method: str, allowed: Allowed | None, among: Selection) -> str:
         """Why a search with this score, among these clips, finds nothing."""
-        # From the most general reason to the most particular one
         path = self.gallery.path
         others = len(self) - (among.without is not None)  # a clip is not similar to itself
-        other = "" if among.without is None else "other "
         if not others:
-            return f"{path} holds no {other}clips"
-        if allowed is None or allowed.num_clips == others:
-            return f"none of the {others} {other}clips in {path} has what the score {method!r} needs"
-        if allowed.num_clips:
-            return f"none of the {allowed.num_clips} clips that the filter leaves has what the score {method!r} needs"
-        reason = f"the filter leaves none of the {others} {other}clips in {path}"
+            return f"{path} holds no {'clips' if among.without is None else 'other clips'}"
+        num_left = others if allowed is None else allowed.num_clips
+        if num_left:
+            return f"none of the {num_left} clips that may be found in {path} has what the score {method!r} needs"
+        reason = f"the filter leaves none of the {others} clips in {path}"
         if among.filter.paths and not self.clip_facts.allowed(Filter(among.filter.paths)).num_clips:
             return f"{reason}: no path matches; paths look like {self.gallery.paths[0]}"
         return reason
@@ -309,8 +306,6 @@ class FolderSearcher:
             )
         if mask is None and wanted.is_empty:
             return None
-        if wanted.is_empty:
-            return Allowed(mask)
         if mask is not None:
             return self.clip_facts.allowed(wanted, mask)
         # A filter that is used again moves to the end, so the first is the one that was not used for longest.

@@ -280,13 +280,12 @@ class Hits(Sequence[Hit]):
             return path
         return os.path.relpath(path, self.root)
 
-    def _short_name(self, hit: Hit, encoding: str) -> str:
+    def _short_name(self, hit: Hit) -> str:
         """A name that is cut from the left if it is long, without losing the seconds."""
         # The end of a path says more than its beginning.
         name = self._below_root(hit.place.path)
         if len(name) > _NAME_WIDTH:
-            mark = "…" if _can_print("…", encoding) else "..."
-            name = mark + name[len(mark) - _NAME_WIDTH :]
+            name = f"...{name[3 - _NAME_WIDTH :]}"
         return name + _seconds_of(hit)
 
     def copies_line(self, hit: Hit) -> str:
@@ -313,7 +312,7 @@ class Hits(Sequence[Hit]):
             scores = f"{hit.score:.3f}"
             if hit.match is not None:
                 scores += f"  match {hit.match:+.2f}"
-            lines.append(f"{hit.rank:3}  {scores}  {self._short_name(hit, encoding)}  {hit.day}".rstrip())
+            lines.append(f"{hit.rank:3}  {scores}  {self._short_name(hit)}  {hit.day}".rstrip())
             lines += [f"     {line}" for line in _weights_lines(hit, encoding)]
             if hit.copies:
                 lines.append(f"     {self.copies_line(hit)}")

@@ -40,7 +40,6 @@ ROUNDING = 1e-6  # error of a few operations in float32 on numbers of about 1
 _CANCELLING = 0.1  # distance from 0 below which float32 Gram matrices have too few digits for small errors
 _RIDGE = 1e-3  # added to the diagonals of Gram matrices
 _INVERTED_AT_ONCE = 2**16  # Gram matrices
-_MIN_NORM = MIN_NORM[torch.float32]
 _SAMPLE = 2048  # clips of a sample
 _LEAST_STRIDE = 16  # a sample is at most one of so many clips
 _CONVERTED_AT_ONCE = 512  # half-precision vectors converted to float32 at a time, in cache
@@ -187,9 +186,9 @@ class Block(Clips):
         is_there (`torch.BoolTensor` of shape `(N,)`): clips that are not removed, and may be found.
         codes (list of [`~scalar_retrieval.gallery.store.codes.Codes`], *optional*): the vectors of each chunk in eight
             bits, if the machine can multiply them.
-        min_norm (`float`): vanishing norms are clamped to this.
     """
 
+    min_norm = MIN_NORM[torch.float32]  # vanishing norms are clamped to this
     is_partial = False  # whether vectors that count as absent may be nonzero
 
     def __init__(
@@ -202,7 +201,6 @@ class Block(Clips):
         gram: torch.Tensor,
         is_there: torch.Tensor,
         codes: Sequence[Codes] | None = None,
-        min_norm: float = _MIN_NORM,
     ):
         self.chunks = list(chunks)
         self.slices = slices
@@ -210,7 +208,6 @@ class Block(Clips):
         self.modality_mask = modality_mask
         self.is_there = is_there
         self.modalities = tuple(modalities)
-        self.min_norm = min_norm
         self._gram = gram
         self._derived = {}
 

@@ -157,8 +157,7 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
     by = "by the cross-encoder"
     if weight is not None:
         by = f"by the score and {weight:g} times the match of the cross-encoder"
-    hits_were = "hit was" if count == 1 else f"{count} hits were"
-    notes = [f"The first {hits_were} put in order {by}."]
+    notes = [f"Hits 1 to {count} were put in order {by}."]
     unread = []
     for row in logits.isnan().nonzero()[:, 0].tolist():
         hit = hits[row]
@@ -167,8 +166,7 @@ def _reordered(hits: Hits, logits: torch.Tensor, depth: int, weight: float | Non
         named = "; ".join(unread[:_NAMED])
         if len(unread) > _NAMED:
             named += f"; and {len(unread) - _NAMED} more"
-        keep = "1 keeps its place" if len(unread) == 1 else f"{len(unread)} keep their places"
-        notes.append(f"Of these, {keep}: {named}.")
+        notes.append(f"In the places that they had, as they could not be read: {named}.")
         if len(unread) == count:
             notes = [f"No hit was put in order {by}, as none of the first {count} could be read: {named}."]
 

@@ -159,8 +159,8 @@ def test_a_clip_that_cannot_be_read_keeps_its_place_and_is_named(place):
     matches = [hit.match for hit in hits if hit.match is not None]
     assert len(matches) == 3 and matches == sorted(matches, reverse=True)
     order, reported = hits.notes
-    assert order == "The first 7 hits were put in order by the cross-encoder."
-    assert re.match(r"Of these, 4 keep their places: .*; and 1 more\.", reported) and reported in str(hits)
+    assert order == "Hits 1 to 7 were put in order by the cross-encoder."
+    assert re.match(r"In the places .*: .*; and 1 more\.", reported) and reported in str(hits)
     reasons = ("its file is gone", "or was replaced", "damaged", "nothing that the cross-encoder reads")
     assert sum(reported.count(reason) for reason in reasons) == 3  # as many as are named
 

@@ -231,7 +231,7 @@ def test_a_long_name_is_cut_and_the_json_is_not(place):
     index()
     (line,) = [line for line in run("query", "gallery", "audio").stdout.splitlines() if "-end" in line]
     assert (
-        line.split()[2].startswith("…x")
+        line.split()[2].startswith("...x")
         and line.endswith("-end.mp4  changed 2020-01-01")
         and len(line.split()[2]) == 72
     )
