@@ -40,15 +40,13 @@ def picture(index: int, width: int = 64, height: int = 64) -> np.ndarray:
     return np.stack([channel % 256 for channel in channels], axis=-1).astype(np.uint8)
 
 
-def _sound(rate: int, channels: int, seconds: float, loudness: float) -> np.ndarray:
-    tone = loudness * np.sin(2 * np.pi * 440 * np.arange(round(rate * seconds)) / rate)
-    return np.tile(tone.astype(np.float32), (channels, 1))
-
-
-def _audio_frames(context, rate: int, layout: str, seconds: float, loudness: float) -> Iterable[av.AudioFrame]:
-    sound = _sound(rate, context.layout.nb_channels, seconds, loudness)
-    if not sound.size:
+def _audio_frames(context, rate: int, layout: str, seconds: float, loudness: float | tuple) -> Iterable[av.AudioFrame]:
+    """A tone; its loudness may be that of each channel."""
+    tone = np.sin(2 * np.pi * 440 * np.arange(round(rate * seconds)) / rate)
+    if not tone.size:
         return
+    sound = np.empty((context.layout.nb_channels, len(tone)), np.float32)
+    sound[:] = np.reshape(loudness, (-1, 1)) * tone
     whole = av.AudioFrame.from_ndarray(sound, format="fltp", layout=layout)
     whole.sample_rate = rate
     resampler = av.AudioResampler(context.format.name, layout, rate, frame_size=context.frame_size or 1024)
@@ -82,9 +80,9 @@ def _ordinary_priority() -> Iterator[None]:
 
 
 @_ordinary_priority()
-def _write_media(
+def write_film(
     path: Path,
-    kind: str,
+    kind: str | None,
     video: str = "",
     audio: str = "",
     subtitle: str = "",
@@ -92,6 +90,8 @@ def _write_media(
     frames: int = 20,
     size: tuple[int, int] = (64, 64),
     is_black: bool = False,
+    pictures: Callable[[int], np.ndarray] | None = None,
+    rotation: int | None = None,
     rate: int = 10,
     pixels: str = "",
     encoder: str = "",
@@ -99,17 +99,21 @@ def _write_media(
     sampling_rate: int = 16_000,
     layout: str = "mono",
     seconds: float = 2.0,
-    loudness: float = 0.5,
+    loudness: float | tuple[float, ...] = 0.5,
     bit_rate: int | None = None,
     sound: str = "",
     muxer: str = "",
     metadata: tuple[tuple[str, str], ...] = (),
     tags: tuple[tuple[str, str], ...] = (),
     lines: tuple[str, ...] = ("hello about music",),
+    chapters: tuple[dict, ...] | list[dict] = (),
 ) -> None:
+    """Write a file, see [`media`]; the end of its name says the container, unless `kind` does."""
+    pictures = pictures or partial(picture, width=size[0], height=size[1])
     with av.open(str(path), "w", format=kind, options=_options(muxer)) as output:
         output.metadata.update(metadata)
-        pictures, sounds = [], []
+        output.set_chapters(chapters)
+        films, sounds = [], []
         for name in filter(None, video.split("+")):
             stream = output.add_stream(name, rate=rate, options=_options(encoder))
             stream.width, stream.height = size
@@ -117,7 +121,9 @@ def _write_media(
             stream.codec_context.thread_count = 1
             if times is not None:
                 stream.codec_context.time_base = Fraction(1, 1000)
-            pictures.append(stream)
+            if rotation is not None:
+                stream.set_display_rotation(rotation)
+            films.append(stream)
         for name in filter(None, audio.split("+")):
             stream = output.add_stream(name, rate=sampling_rate, options=_options(sound))
             stream.layout = layout
@@ -131,15 +137,15 @@ def _write_media(
                 b"Format: Layer, Text\n"
             )
             words.codec_context.time_base = Fraction(1, 1000)
-        for stream in (*pictures, *sounds):
+        for stream in (*films, *sounds):
             stream.metadata.update(tags)
         output.start_encoding()
-        for stream in pictures:
+        for stream in films:
             for index in range(frames):
                 if is_black:
                     frame = av.VideoFrame.from_ndarray(np.zeros((size[1] * 3 // 2, size[0]), np.uint8), "yuv420p")
                 else:
-                    frame = av.VideoFrame.from_ndarray(picture(index, *size), format="rgb24")
+                    frame = av.VideoFrame.from_ndarray(pictures(index), format="rgb24")
                 frame.pts = index if times is None else times[index]
                 frame.time_base = Fraction(1, rate if times is None else 1000)
                 output.mux(stream.encode(frame))
@@ -167,7 +173,7 @@ def media(*arguments, **settings) -> bytes:
     """
     with tempfile.TemporaryDirectory() as folder:  # some muxers open their file a second time
         path = Path(folder, "file")
-        _write_media(path, *arguments, **settings)
+        write_film(path, *arguments, **settings)
         return path.read_bytes()
 
 
@@ -331,7 +337,7 @@ def jpeg(width: int, height: int) -> bytes:
     return data[: start + 5] + struct.pack(">HH", height, width) + data[start + 9 :]
 
 
-def _shifted(packets: list, seconds: float) -> list:
+def shifted(packets: list, seconds: float) -> list:
     for packet in packets:
         shift = round(seconds / packet.time_base)
         packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
@@ -569,8 +575,8 @@ unusual(
         "one_frame.mp4": partial(MP4, frames=1),
         "six_channels.mp4": partial(media, "mp4", "libx264", "aac", layout="5.1", sampling_rate=48_000),
         "two_recordings.ts": lambda: TS() * 2,
-        "negative_times.mp4": lambda: remux(MP4(), "mp4", partial(_shifted, seconds=-1), "avoid_negative_ts=disabled"),
-        "late_times.mkv": lambda: remux(MKV(), "matroska", partial(_shifted, seconds=90_000)),
+        "negative_times.mp4": lambda: remux(MP4(), "mp4", partial(shifted, seconds=-1), "avoid_negative_ts=disabled"),
+        "late_times.mkv": lambda: remux(MKV(), "matroska", partial(shifted, seconds=90_000)),
     },
     VA,
 )
@@ -932,7 +938,7 @@ extreme(
     },
     A,
 )
-extreme({"overflowing_times.mkv": lambda: remux(MKV(), "matroska", partial(_shifted, seconds=2**43 / 1000))}, VA)
+extreme({"overflowing_times.mkv": lambda: remux(MKV(), "matroska", partial(shifted, seconds=2**43 / 1000))}, VA)
 for name, text in (
     ("absurd", f"{'9' * 400}:00:00.0"),
     ("negative", "-1:00:00.0"),

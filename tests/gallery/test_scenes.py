@@ -108,11 +108,12 @@ def test_windows_end_at_cuts_and_have_all_seconds_within_their_bounds():
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def write_film(path, lengths, **options):
+def write_film(path, lengths, **settings):
     """A film of 10 frames a second, of scenes that last so many seconds."""
     numbers = [number for number, length in enumerate(lengths) for _ in range(round(10 * length))]
     pictures = lambda index: np.ascontiguousarray(seen(numbers[index], index // 2))  # noqa: E731
-    write_media(path, num_frames=len(numbers), size=48, pictures=pictures, **options)
+    codec = {".webm": "libvpx", ".avi": "mpeg4"}.get(path.suffix, "libx264")
+    write_media(path, num_frames=len(numbers), size=48, codec=codec, pictures=pictures, **settings)
     return str(path)
 
 
@@ -124,21 +125,23 @@ def starts_of(path, most=6.0, reader=None):
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.webm", "film.avi"])
 def test_a_film_is_cut_where_its_scenes_change(tmp_path, name):
-    codec = {"film.webm": "libvpx", "film.avi": "mpeg4"}.get(name, "libx264")
-    path = write_film(tmp_path / name, [5, 3.5, 1, 4], codec=codec)
+    path = write_film(tmp_path / name, [5, 3.5, 1, 4])
     assert starts_of(path) == pytest.approx([0, 5, 8.5], abs=PACE + 0.11)  # the third scene is too short
     assert starts_of(path) == starts_of(path)
 
 
 @pytest.mark.parametrize(
-    "options", [{"g": "7"}, {"g": "45", "bf": "3"}, {"g": "1000", "x264-params": "scenecut=0"}, None]
+    ("name", "encoder"),
+    [
+        ("film.mkv", "g=7"),
+        ("film.mkv", "g=45 bf=3"),
+        ("film.mkv", "g=1000 x264-params=scenecut=0"),
+        ("film.webm", ""),  # whose frames are counted
+    ],
 )
-def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monkeypatch, options):
+def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monkeypatch, name, encoder):
     monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 3.0)
-    codec = "libx264" if options else "libvpx"  # whose frames are counted
-    path = write_film(
-        tmp_path / ("film.mkv" if options else "film.webm"), [5, 3.5, 9, 4, 2], codec=codec, options=options
-    )
+    path = write_film(tmp_path / name, [5, 3.5, 9, 4, 2], encoder=encoder)
     reader = SandboxedReader()
     expected = [(second, colours_of(frame)) for second, frame in reader.sample_frames(path, PACE, SIDE)]
     reached = []

@@ -34,7 +34,7 @@ def processor():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    write_media(folder / "both.mp4", 20, options={"g": "5"}, seconds_of_audio=2.0, container={"movflags": "faststart"})
+    write_media(folder / "both.mp4", 20, encoder="g=5", seconds_of_audio=2.0, muxer="movflags=faststart")
     (folder / "both.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n")
     write_media(folder / "silent.mp4", 20)
     write_media(folder / "sound.m4a", 0, seconds_of_audio=2.0)

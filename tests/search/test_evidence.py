@@ -63,7 +63,8 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "clips").mkdir()
     for number, (name, title) in enumerate(TITLES.items()):
         colour = np.full((64, 64, 3), 40 * number, np.uint8)
-        write_media(tmp_path / "clips" / name, 1, pictures=lambda _, colour=colour: colour, title=title)
+        named = (("title", title),)
+        write_media(tmp_path / "clips" / name, 1, pictures=lambda _, colour=colour: colour, metadata=named)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("scalar_retrieval.search.setup.RapidOcrReader", Signs)
     # Nothing of `light` is looked for on the Hub.
@@ -257,7 +258,7 @@ def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, m
     monkeypatch.setattr("scalar_retrieval.search.index_folder.LONGEST_SCENE", 6.0)
     (place / "sounds").mkdir()
     title, chapters = "A year on the island", ["Arrival of the ferry", "The storm"]
-    written = {"title": title, "chapters": chapters_of(chapters)}
+    written = {"metadata": (("title", title),), "chapters": chapters_of(chapters)}
     write_media(place / "sounds" / "year.mkv", 0, seconds_of_audio=10, audio_codec="pcm_s16le", **written)
     assert "1 new" in index("sounds").stdout
     gallery = Gallery.open("gallery")

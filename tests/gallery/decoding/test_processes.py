@@ -19,7 +19,7 @@ import torch
 from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader, pool, sandboxed, tolerant, worker
 from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImageProcessor, frame_indices
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
-from tests.gallery.decoding.reading import picture, read_audio, read_frames, read_subtitle, write_media
+from tests.gallery.decoding.reading import read_audio, read_frames, read_subtitle, write_media
 from tests.media_corpus import CORPUS
 from tests.modeling_scalar.test_processing_scalar import make_processor as make_plain_processor
 
@@ -35,8 +35,8 @@ def make_processor(**settings):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("decoding")
-    write_media(folder / "whole.mp4", options={"g": "10"}, seconds_of_audio=4.0, container={"movflags": "faststart"})
-    write_media(folder / "counted.avi", options={"g": "5", "bf": "2"})
+    write_media(folder / "whole.mp4", encoder="g=10", seconds_of_audio=4.0, muxer="movflags=faststart")
+    write_media(folder / "counted.avi", encoder="g=5 bf=2")
     write_media(folder / "rotated.mp4", 12, rotation=90, seconds_of_audio=0.5)
     noisy = bytearray((folder / "whole.mp4").read_bytes())
     middle = len(noisy) // 2
@@ -161,8 +161,7 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, limits, 
 
 @pytest.mark.parametrize("memory", [2**22, 2**23])
 def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, processes, memory):
-    large = np.kron(picture(0), np.ones((20, 20, 1), np.uint8))
-    write_media(tmp_path / "large.mp4", 3, codec="mpeg4", pictures=lambda _: large, size=1280)
+    write_media(tmp_path / "large.mp4", 3, codec="mpeg4", size=1280)
     with pytest.raises(LimitError, match=rf"large.mp4: .* may be too few; the limit is memory={memory}\."):
         read_frames(tmp_path / "large.mp4", 2, limits=Limits(memory=memory))
     assert len(read_frames(tmp_path / "large.mp4", 2)) == 2
