@@ -1,12 +1,10 @@
 import fnmatch
-import itertools
-import math
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from scalar_retrieval.gallery.filters import Filter, ModalityError
+from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.searcher import Selection
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
@@ -102,11 +100,6 @@ def test_patterns_without_folders_fit_as_those_of_the_shell_do(tmp_path):
     assert count > 500
 
 
-def test_a_filter_asks_for_modalities_that_clips_know(gallery):
-    with pytest.raises(ModalityError, match="smell"):
-        gallery.searcher.clip_facts.allowed(Filter(has="smell"))
-
-
 def test_a_home_folder_is_understood_in_quotes(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/a")
     assert named(make_gallery(tmp_path, PATHS), Filter(paths="~/work"))[0] == list(PATHS[2:5])
@@ -119,44 +112,6 @@ def test_a_pattern_takes_no_longer_than_it_has_letters(tmp_path):
     assert named(gallery, Filter(paths="*a" * 30 + "*b")) == ([], {})
     assert named(gallery, Filter(paths="**a" * 30)) == (names, {})
     assert named(gallery, Filter(paths="?" * 4096)) == ([], {})
-
-
-def test_conditions_hold_together_as_a_loop_over_clips_says(tmp_path):
-    """Durations and dates at, below and above each limit, or unknown, with every mix of modalities."""
-    moments = [None, *(datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))]
-    combined = list(itertools.product([None, 0.0, 4.999, 5.0, 60.0, 60.001], moments)) * 7
-    names = [f"/x/{number % 2}/{number}.mp4" for number in range(len(combined))]
-    files = [
-        MediaFile(path, 1, int(moment.timestamp()) * 10**9, "")
-        for path, (_, moment) in zip(names, combined, strict=True)
-        if moment is not None
-    ]
-    gallery = make_gallery(tmp_path, names, [seconds for seconds, _ in combined], files)
-    presence = [dict(zip(MODALITIES, row, strict=True)) for row in gallery.modality_mask.tolist()]
-    met = set()
-    for low, high, after, before, has, paths in itertools.product(
-        (None, 5), (None, 60.0), (None, moments[2]), (None, moments[3]), ((), ("audio",)), ((), ("1/*",))
-    ):
-        wanted = Filter(paths, low, high, after, before, has, lacks=("subtitle",))
-        expected, unknown = [], {"duration": 0, "date": 0}
-        for (seconds, moment), name, here in zip(combined, names, presence, strict=True):
-            if (paths and "/1/" not in name) or (has and not here["audio"]) or here["subtitle"]:
-                continue
-            if seconds is not None and not (low or 0) <= seconds <= (high or math.inf):
-                continue
-            if moment is not None and not (after or moments[1]) <= moment < (
-                before or datetime.max.replace(tzinfo=UTC)
-            ):
-                continue
-            lacks_seconds = seconds is None and (low is not None or high is not None)
-            lacks_date = moment is None and (after is not None or before is not None)
-            unknown["duration"] += lacks_seconds
-            unknown["date"] += lacks_date
-            if not (lacks_seconds or lacks_date):
-                expected.append(name)
-        assert named(gallery, wanted) == (expected, {what: count for what, count in unknown.items() if count})
-        met.add(len(expected))
-    assert len(met) > 10
 
 
 def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file(tmp_path):

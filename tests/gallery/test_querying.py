@@ -1,7 +1,5 @@
 """A gallery that is asked by texts and by its clips."""
 
-import math
-
 import pytest
 import torch
 from PIL import Image
@@ -14,9 +12,7 @@ from scalar_retrieval.gallery.hits import HitLists, Hits
 from scalar_retrieval.gallery.querying import NothingToCompareError, embed_captions, query_like
 from scalar_retrieval.gallery.store.windows import SEGMENT
 from scalar_retrieval.modeling_scalar import load_model
-from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, make_clips, write
 from tests.media_corpus import media
 
@@ -126,30 +122,6 @@ def test_one_thing_is_asked_at_a_time(asked):
 
 
 # Like a clip --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seen", [MODALITIES, ("audio", "subtitle")])
-@pytest.mark.parametrize("method", ["scalar", "gram", "max", "uniform"])
-def test_clips_like_one_are_those_of_its_centroid_without_itself(tmp_path, method, seen):
-    names, embeds, mask = make_clips(21)
-    gallery = write(tmp_path, (names, embeds, mask))
-    mask = mask & torch.tensor([name in seen for name in MODALITIES])
-    rows = mask.any(1).nonzero().flatten().tolist()
-    for row, name in enumerate(names):
-        if row not in rows:
-            with pytest.raises(NothingToCompareError, match="none of the selected modalities"):
-                gallery.search(like=name, modalities=seen)
-            continue
-        centroid = normalize(embeds[row][mask[row]].sum(0), dim=-1)
-        others = [other for other in rows if other != row]
-        given = centroid[None].double(), embeds[others].double(), mask[others]
-        scores = retrieval_scores(*given, method, 0.1, modalities=MODALITIES)[0]
-        best = scores.sort(descending=True, stable=True)
-        count = int((best.values > -math.inf).sum())  # of those that have what the score needs
-        hits = gallery.search(like=name, k=30, modalities=seen, method=method)
-        assert [hit.score for hit in hits] == pytest.approx(best.values[:count].tolist(), abs=5e-6)
-        assert [hit.clip_id for hit in hits] == [names[others[place]] for place in best.indices[:count].tolist()]
-        assert hits.like == name and hits.query is None
 
 
 def test_modalities_that_cancel_have_no_centroid_and_are_a_query_all_the_same():

@@ -15,7 +15,7 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, main_stream
-from tests.media_corpus import media, remux
+from tests.media_corpus import box, media, remux
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
 ASS = """[Script Info]
@@ -408,11 +408,6 @@ def test_pictures_without_captions_and_with_padding_alone_have_no_words(tmp_path
     assert MediaReader().read_subtitle_of(tmp_path / "film.mp4") is None
 
 
-def _box(kind, *parts):
-    content = b"".join(parts)
-    return (len(content) + 8).to_bytes(4) + kind + content
-
-
 def write_track(path, code, contents, duration):
     """An mp4 whose text track has this code, with one packet after another, each so many milliseconds long."""
 
@@ -432,11 +427,11 @@ def write_track(path, code, contents, duration):
 
 def test_webvtt_is_read_from_a_track_of_mp4(tmp_path):
     long = b"all " * 50  # its size is no text
-    first = _box(b"payl", b"Hello, <i>world</i> &amp; " + long)
+    first = box(b"payl", b"Hello, <i>world</i> &amp; " + long)
     cues = [
-        _box(b"vtte"),
-        _box(b"vttc", _box(b"iden", b"1"), first, _box(b"sttg", b"line:0")),
-        _box(b"vttc", _box(b"payl", b"one")) + _box(b"vttc", _box(b"payl", b"two")),
+        box(b"vtte"),
+        box(b"vttc", box(b"iden", b"1"), first, box(b"sttg", b"line:0")),
+        box(b"vttc", box(b"payl", b"one")) + box(b"vttc", box(b"payl", b"two")),
     ]
 
     write_track(tmp_path / "film.mp4", b"wvtt", cues, 1000)

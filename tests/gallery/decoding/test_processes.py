@@ -77,7 +77,6 @@ def misbehaving(processes, monkeypatch):
 
 PROCESSORS = {
     "squash": {},
-    "crop": {"resize_mode": "crop"},
     "large": {"image_size": 224, "resize_mode": "crop"},
     "uncropped": {"train_crop_scale": None},
     "narrow": {"train_crop_scale": (0.2, 0.4), "image_size": 40},
