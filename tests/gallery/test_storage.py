@@ -40,9 +40,9 @@ def expected(stop):
 # Growing
 
 
-# Of commits of a tenth or two thirds of a file, sixteen in a row once stayed as they were. Of small ones there are four
-# files of each power of four at the most, beside the full ones.
-@pytest.mark.parametrize(("size", "most"), [(1, 20), (17, 20), (100, 3), (400, 3), (666, 3)])
+# Of files of a tenth or two thirds, sixteen in a row once stayed as they were. Of small ones there are four of each
+# power of four at the most, beside the full ones.
+@pytest.mark.parametrize(("size", "most"), [(1, 20), (17, 20), (100, 5), (400, 3), (666, 3)])
 def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files(tmp_path, monkeypatch, size, most):
     monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 1000)
     with Writer(tmp_path) as writer:
