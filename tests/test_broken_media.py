@@ -169,6 +169,7 @@ FEW = (
     "broken \x1b[2J\nname.mp4", "x" * 251 + ".mp4",
 )  # fmt: skip
 IRREGULAR = ("pipe.mp4", "socket.mp4", "zero.mp4", "terminal.mp4", "nowhere.mp4", "link_to_itself.mp4")
+INDEX = "-m scalar_retrieval.search index --segment none --model".split()
 STRANGE = [name for name in CORPUS if not name.isprintable()]
 
 
@@ -200,18 +201,7 @@ class Files:
 
     def check_index(self, paths: list[Path], output: Path) -> None:
         """Indexing tells what each file is due, a second time it changes nothing, and the gallery is whole."""
-        arguments = [
-            "-m",
-            "scalar_retrieval.search",
-            "index",
-            *paths,
-            "--model",
-            self.model,
-            "--output",
-            output,
-            "--segment",
-            "none",
-        ]
+        arguments = [*INDEX, self.model, "--output", output, *paths]
         reported = run(self.commands, *arguments, timeout=self.timeout).stdout.splitlines()
         gallery = Gallery.open(output)
         self.check_gallery(gallery)
@@ -293,10 +283,11 @@ def _bytes_of(pid: int) -> int:
 
 
 @pytest.mark.promise("files", "Eight hostile files at once stay within the memory limit")
-def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(few, tmp_path):
-    files = [few.folder / name for name in HUNGRY]
-    options = ["--model", few.model, "--output", tmp_path / "gallery"]
-    running = few.commands.start("-m", "scalar_retrieval.search", "index", *files, *options)
+def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(
+    commands, media_corpus, tiny_model_dir, tmp_path
+):
+    files = [media_corpus / name for name in HUNGRY]
+    running = commands.start(*INDEX, tiny_model_dir, "--output", tmp_path / "gallery", *files)
     most, stop = 0, time.monotonic() + 120
     while (family := _family(running.pid)) and time.monotonic() < stop:
         most = max(most, sum(map(_bytes_of, family)))
