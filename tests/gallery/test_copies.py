@@ -71,7 +71,7 @@ def test_copies_of_a_clip_are_like_it(tmp_path):
 
 def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without_its_copies(tmp_path):
     draw, num_further = random.Random(0), 0
-    for number in range(15):
+    for number in range(8):
         names, hashes = [], []
         for file, content in enumerate(draw.choices("abcdefgh", k=12)):
             spans = [f"{start},{start + 1}" for start in range("hgfedcba".index(content) + 1)]
@@ -90,7 +90,7 @@ def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without
             (hits,) = gallery.search(query, k, per_file=True, unique=True, allowed=allowed)
             assert [(hit.clip_id, hit.copies) for hit in hits] == list(best.values())[:k]
             num_further += len({hit.place.path for hit in everything[:k]}) < len(hits)
-    assert num_further > 10  # further windows were ranked
+    assert num_further > 5  # further windows were ranked
 
 
 def test_few_searches_are_made_where_a_file_has_most_windows(tmp_path, monkeypatch):

@@ -127,13 +127,11 @@ def starts_of(path, most=6.0, reader=None):
 def test_a_film_is_cut_where_its_scenes_change(tmp_path, name):
     path = write_film(tmp_path / name, [5, 3.5, 1, 4])
     assert starts_of(path) == pytest.approx([0, 5, 8.5], abs=PACE + 0.11)  # the third scene is too short
-    assert starts_of(path) == starts_of(path)
 
 
 @pytest.mark.parametrize(
     ("name", "encoder"),
     [
-        ("film.mkv", "g=7"),
         ("film.mkv", "g=45 bf=3"),
         ("film.mkv", "g=1000 x264-params=scenecut=0"),
         ("film.webm", ""),  # whose frames are counted
@@ -154,7 +152,7 @@ def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monk
 
 def test_measuring_scenes_ends_with_the_group_of_its_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
-    path = write_film(tmp_path / "film.mp4", [5, 15])
+    path = write_film(tmp_path / "film.mp4", [3, 7])
     stop = Stop()
     reached = []
 
@@ -165,7 +163,7 @@ def test_measuring_scenes_ends_with_the_group_of_its_thread(tmp_path, monkeypatc
         measured = executor.submit(measure)
         with pytest.raises(Stopped):
             measured.result()
-    assert len(reached) < 20
+    assert len(reached) < 10
 
 
 def test_what_has_no_pictures_is_shared_evenly(tmp_path):

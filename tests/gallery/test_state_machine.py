@@ -233,7 +233,7 @@ class Galleries(RuleBasedStateMachine):
 @pytest.mark.promise("data", "`scalar verify` names damage; `scalar repair` keeps what is intact")
 def test_whatever_is_changed_killed_full_or_damaged_a_gallery_holds_its_last_commit():
     options = settings(
-        max_examples=50,
+        max_examples=36,
         stateful_step_count=40,
         deadline=None,
         derandomize=True,

@@ -116,8 +116,8 @@ def test_a_picture_that_cannot_be_read_is_refused_with_one_sentence(tmp_path, na
 
 def test_a_picture_that_needs_more_memory_is_read_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool.LIGHT_MEMORY", 2**24)
-    Image.new("RGB", (3000, 3000)).save(tmp_path / "a.png")
-    assert read(tmp_path / "a.png").shape == (3000, 3000, 3)
+    Image.new("RGB", (3000, 3000)).save(tmp_path / "a.bmp")
+    assert read(tmp_path / "a.bmp").shape == (3000, 3000, 3)
 
 
 @pytest.mark.parametrize(("is_progressive", "share"), [(False, 0.07), (True, 0.4)])

@@ -171,8 +171,7 @@ def test_tiles_and_the_size_of_the_sample_change_nothing(find, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._CLIPS_AT_ONCE", 11)
     monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._SAMPLE", 128)
     block = make_block("clustered", [500, 3, 1700, 800], 33)
-    for k in (1, 10):
-        assert check(block, make_texts(block, 25, 0), k, ScoreOptions(), find).min() >= k
+    assert check(block, make_texts(block, 25, 0), 10, ScoreOptions(), find).min() >= 10
 
 
 @pytest.mark.slow
