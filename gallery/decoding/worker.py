@@ -269,12 +269,14 @@ class LimitedReader(MediaReader):
                 packets.ends_early = True
                 what = f"reading ended at byte {end} of {size}"
                 return MediaError(f"{packets.name}: {what}. The file is truncated or damaged.")
-        # Pictures, where an index lists them; some are empty.
-        if kind == "avi" and stream.type == "video":
-            listed = sum(entry.size > 0 for entry in stream.index_entries)
-            if len(packets) < listed:
+        # Bytes of each stream, where an index lists them. Of sound, a part of a packet may be left out.
+        if kind == "avi":
+            sizes = [entry.size for entry in stream.index_entries]
+            came = int(packets.sizes.sum())
+            left_out = max(sizes, default=0) if stream.type == "audio" else 0
+            if came + left_out < sum(sizes):
                 packets.ends_early = False  # its clock counts packets
-                return truncation_error(path, stream, f"{listed} packets", f"{len(packets)}")
+                return truncation_error(path, stream, f"{sum(sizes)} bytes", f"{came}")
         # Samples, where a header counts these instead of packets.
         if kind in ("aiff", "caf", "flac"):
             rate = stream.codec_context.sample_rate

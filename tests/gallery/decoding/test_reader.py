@@ -527,10 +527,13 @@ def test_packets_that_vanish_in_damage_are_counted(tmp_path, kind):
     assert total == pytest.approx(9, abs=0.3) == seconds + len(sound) / 16_000
 
 
-def test_pictures_that_vanish_from_avi_are_counted_by_its_index(tmp_path):
-    frames, (sentence,) = read(write(tmp_path, "clip.avi", noisy(HARMED["mpeg4.avi"](), 0.45, 4000)), None)
-    assert 40 < len(frames) < 60
-    assert f"a part could not {IN_PART}: the container promises 60 packets, {len(frames)} came" in sentence
+def test_what_vanishes_from_avi_is_counted_by_its_index(tmp_path):
+    path = write(tmp_path, "clip.avi", noisy(HARMED["mpeg4.avi"](), 0.45, 4000))
+    for found, (sentence,) in (read(path, None), hear(path)):
+        promised, came = re.search(
+            rf"a part could not {IN_PART}: .* promises (\d+) bytes, (\d+) came", sentence
+        ).groups()
+        assert len(found) and int(came) < int(promised) < 2 * int(came)
 
 
 def test_gaps_of_a_stream_are_no_damage_where_nothing_stands_in_the_file(tmp_path):
