@@ -322,29 +322,25 @@ class SandboxedReader(MediaReader):
         }
         # With a light share of memory first, so that many files are read at once, then with all of it.
         for memory, is_alone in ((min(LIGHT_MEMORY, total), False), (total, True)):
-            code = None
-            is_reusable = False
+            kind = None  # that of a process that ended
             with _pool.room(memory, total):
                 worker = _pool.worker()
                 try:
-                    with _thread.stop.ending(worker):
+                    with suppress(_ProcessEndedError), _thread.stop.ending(worker):
                         kind, content = worker.call(request | {"memory": memory}, callbacks)
-                    is_reusable = kind != "memory" and not is_alone  # it may not free its memory
-                except _ProcessEndedError:
-                    code = _pool.end(worker)
                 finally:
-                    # Whatever happened, the process waits for other files or ends.
-                    if is_reusable:
+                    # Whatever happened, the process waits for other files or ends: it may not free its memory.
+                    if kind in ("result", "error") and not is_alone:
                         _pool.idle.append(worker)
-                    elif code is None:
-                        _pool.end(worker)
+                    else:
+                        code = _pool.end(worker)
             # Try again only if more memory may help.
-            if code is None and kind == "result":
+            if kind == "result":
                 answer, problems = content
                 for problem in problems:
                     self._report(problem)
                 return answer
-            if code is None and kind == "error":
+            if kind == "error":
                 raise content
             if worker.is_late:
                 raise limits.exceeded(name, "time", "decoding does not respond")
@@ -352,7 +348,7 @@ class SandboxedReader(MediaReader):
                 raise limits.exceeded(name, "time", f"decoding took over {limits.time:g} s of CPU time")
 
         # Not even all the memory was enough, or the process crashed.
-        if code is None:
+        if kind == "memory":
             reason = (content or f"{name}: decoding fails").rstrip(".")
             raise limits.exceeded(reason, "memory", f"{total} bytes of memory may be too few")
         if code == -getattr(signal, "SIGKILL", math.inf):
