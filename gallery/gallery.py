@@ -492,13 +492,15 @@ class Gallery(Contents):
 
     def to(self, device: "str | torch.device") -> "Gallery":
         """The same gallery with what is ranked copied into the memory of a device, for many searches."""
+        from scalar_retrieval.modeling_scalar.model_identity import device_of_name
+
         from .folder_searcher import FolderSearcher
 
         moved = copy(self)
-        moved.searcher = FolderSearcher(moved, device)
+        moved.searcher = FolderSearcher(moved, device_of_name(device))
         return moved
 
-    def load_model(self, model: StrPath | None = None, device: str | None = None) -> "QueryModel":
+    def load_model(self, model: StrPath | None = None, device: "str | torch.device | None" = None) -> "QueryModel":
         """Load the model that embeds texts, and keep it: [`~scalar_retrieval.gallery.querying.load_query_model`]."""
         from .querying import load_query_model
 

@@ -156,7 +156,7 @@ class LightQueryModel(QueryModel):
 
 
 def load_query_model(
-    described: Described, model: str | os.PathLike | None = None, device: str | None = None
+    described: Described, model: str | os.PathLike | None = None, device: str | torch.device | None = None
 ) -> QueryModel:
     """
     Load the model that embeds texts.
@@ -164,7 +164,7 @@ def load_query_model(
     Args:
         described ([`~scalar_retrieval.gallery.store.described.Described`]): what is searched.
         model (`str`, *optional*): where the model is now, a folder or a Hub id; by default where it was.
-        device (`str`, *optional*): a device by name; by default that of the commands.
+        device (`str` or `torch.device`, *optional*): by default that of the commands.
 
     Raises:
         FileNotFoundError: the model does not exist.

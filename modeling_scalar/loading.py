@@ -18,7 +18,7 @@ from . import registration  # noqa: F401
 from .configuration_joint_scalar import ScalarJointConfig, check_fields
 from .configuration_scalar import ScalarConfig, own_fields
 from .joint_encoders import model_from_joint_encoder, processor_from_joint_encoder
-from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, default_dtype, identify, naming
+from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, default_dtype, device_of_name, identify, naming
 from .modeling_joint_scalar import ScalarJointModel
 from .modeling_scalar import ScalarModel
 from .processing_joint_scalar import ScalarJointProcessor
@@ -187,7 +187,7 @@ def _trainable(
 def load_model(
     name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
+    device: str | torch.device | None = None,
     trainable: Literal[False] = False,
     **config_overrides: object,
 ) -> tuple[ScalarRetrievalModel, ScalarProcessor]: ...
@@ -195,7 +195,7 @@ def load_model(
 def load_model(
     name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
+    device: str | torch.device | None = None,
     *,
     trainable: bool,
     **config_overrides: object,
@@ -203,7 +203,7 @@ def load_model(
 def load_model(
     name_or_path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
+    device: str | torch.device | None = None,
     trainable: bool = False,
     **config_overrides: object,
 ) -> tuple["PeftModel | ScalarRetrievalModel", ScalarProcessor]:
@@ -220,7 +220,7 @@ def load_model(
         name_or_path (`str`): A folder or Hub id.
         dtype (`torch.dtype`, *optional*): The dtype of the weights; by default that of the checkpoint or, if a device
             is given, [`default_dtype`].
-        device (`torch.device`, *optional*): The device to run on; by default the CPU.
+        device (`str` or `torch.device`, *optional*): The device to run on, such as `"cuda"`; by default the CPU.
         trainable (`bool`): Whether to return an adapter as a `PeftModel`, in which it can be trained further.
         **config_overrides: Fields of the configuration to change, such as `aggregation="gram"`. Modules that they add
             (a learned temperature, the learned scalars of `"hypergram"`) are newly initialised.
@@ -230,7 +230,8 @@ def load_model(
 
     Raises:
         ValueError: If nothing can be loaded, it is not a SCALAR model with its processor, weights are missing
-            (including those of concatenation heads for `has_concat_heads=True`), or a field is unknown.
+            (including those of concatenation heads for `has_concat_heads=True`), a field is unknown, or this machine
+            has no such device.
 
     Example:
 
@@ -238,11 +239,12 @@ def load_model(
         >>> model.config.aggregation
         'gram'
     """
+    place = None if device is None else device_of_name(device)
     identity = identify(name_or_path)
     with naming(identity.name):
         identity = identity.cached_if_offline()
-        if device is not None and dtype is None:
-            dtype = default_dtype(identity, device)
+        if place is not None and dtype is None:
+            dtype = default_dtype(identity, place)
         base = identity if identity.base is None else identity.base.cached_if_offline()
         # An encoder as published, heads on one, or a model that was saved here.
         if identity.encoder is not None:
@@ -256,7 +258,7 @@ def load_model(
             model = _load_adapter(model, identity, trainable)
         else:
             model, processor = _load_saved(identity, base, trainable, config_overrides, dtype)
-    return model.eval().to(device or "cpu"), processor
+    return model.eval().to(place or "cpu"), processor
 
 
 def _load_saved(

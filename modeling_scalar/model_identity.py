@@ -616,9 +616,9 @@ def default_device() -> "torch.device":
     return torch.device("cpu")
 
 
-def device_of_name(name: str | None) -> "torch.device":
+def device_of_name(name: "str | torch.device | None") -> "torch.device":
     """
-    Return the device with a name; `None` means [`default_device`].
+    Return the device with a name, or a device itself if this machine has it; `None` means [`default_device`].
 
     Raises:
         ValueError: If this machine has no such device; the message lists those it has.
@@ -633,8 +633,8 @@ def device_of_name(name: str | None) -> "torch.device":
         available.append(kind)
         for index in range(torch.accelerator.device_count()):
             available.append(f"{kind}:{index}")
-    if name not in available:
-        raise ValueError(f"The device must be one of this machine, {' or '.join(available)}, got {name!r}.")
+    if str(name) not in available:
+        raise ValueError(f"The device must be one of this machine, {' or '.join(available)}, got {str(name)!r}.")
     return torch.device(name)
 
 

@@ -247,7 +247,11 @@ class ScalarSearch:
 
     @classmethod
     def from_pretrained(
-        cls, model_path: str | os.PathLike, name: str | None = None, device: str | None = None, **options: Any
+        cls,
+        model_path: str | os.PathLike,
+        name: str | None = None,
+        device: str | torch.device | None = None,
+        **options: Any,
     ) -> "ScalarSearch":
         """
         Load a model, and describe it so that mteb can load it again.
@@ -255,7 +259,7 @@ class ScalarSearch:
         Args:
             model_path (`str`): folder or Hub name of a model or adapter.
             name (`str`, *optional*): `"organisation/name"`; by default the Hub name, or `local/` and the folder's.
-            device (`str`, *optional*): by default the fastest there is.
+            device (`str` or `torch.device`, *optional*): by default the fastest there is.
             options: arguments of [`ScalarSearch`], further fields of `ModelMeta` among them.
         """
         # A folder has no page, and no name that others know; nor have encoders side by side.
@@ -443,7 +447,7 @@ def load_search(
     name: str,
     revision: str | None = None,
     model_path: str | None = None,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     rerank_depth: int | None = None,
     **score_options: Any,
 ) -> ScalarSearch:
@@ -454,7 +458,7 @@ def load_search(
         name (`str`): name of the model in mteb.
         revision (`str`, *optional*): a commit on the Hub, or the fingerprint of a folder.
         model_path (`str`, *optional*): folder or Hub name; by default `name`.
-        device (`str`, *optional*): by default the fastest there is.
+        device (`str` or `torch.device`, *optional*): by default the fastest there is.
         rerank_depth (`int`, *optional*), score_options: as in [`ScalarSearch`]; by default those of the model.
 
     Raises:

@@ -8,10 +8,16 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 
 
-def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor):
-    model, processor = load_model(tiny_model_dir, dtype=torch.bfloat16)
+@pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
+def test_a_model_comes_with_its_processor_in_evaluation_mode(tiny_model_dir, tiny_processor, device):
+    model, processor = load_model(tiny_model_dir, dtype=torch.bfloat16, device=device)
     assert isinstance(model, ScalarModel) and not model.training and model.dtype == torch.bfloat16
     assert processor.image_processor.image_size == tiny_processor.image_processor.image_size
+
+
+def test_a_device_that_this_machine_lacks_is_refused_before_anything_is_read():
+    with pytest.raises(ValueError, match="^The device must be one of this machine, cpu.*, got 'gpu'"):
+        load_model("no/such/folder", device="gpu")
 
 
 def test_loading_prints_no_progress_bar(tiny_model_dir, capfd):

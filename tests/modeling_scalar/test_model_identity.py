@@ -128,7 +128,7 @@ def test_a_joint_encoder_computes_in_full_precision_on_a_processor_and_in_half_o
     model, _ = load_model("encoder")
     model.backbone.to(torch.bfloat16).save_pretrained("encoder")  # as it may be published
     assert load_model("encoder")[0].dtype == torch.bfloat16  # nothing was said of a device
-    with_device, _ = load_model("encoder", device=torch.device("cpu"))
+    with_device, _ = load_model("encoder", device="cpu")
     assert with_device.dtype == torch.float32
     for has_it, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has_it=has_it: has_it)

@@ -16,7 +16,7 @@ model = ScalarModel.from_pretrained("backbone")
 processor = ScalarProcessor.from_pretrained("backbone")
 batch = processor(text=["a dog barks"], videos=["clip0.mp4", "clip1.mp4"])
 output = model(**batch)
-encoder, reader = load_model("backbone")
+encoder, reader = load_model("backbone", device="cpu")
 same = encoder(**reader(text=["a dog barks"], videos=["clip0.mp4", "clip1.mp4"]))
 
 
