@@ -506,16 +506,16 @@ class ScalarModel(ScalarRetrievalModel):
                 "is_causal=False`, or rank by the first stage alone."
             )
 
-    def _join_conditions(self, conditions, batch_size, device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _join_conditions(self, conditions, embeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Concatenate the condition tokens of all modalities, in the order of `config.modalities`."""
         # Without tokens, for a batch in which no clip has such a modality.
-        states = [torch.zeros(batch_size, 0, self.config.text_config.hidden_size, dtype=self.dtype, device=device)]
-        masks = [torch.zeros(batch_size, 0, dtype=torch.bool, device=device)]
+        states = [embeds.new_zeros(len(embeds), 0, self.config.text_config.hidden_size, dtype=self.dtype)]
+        masks = [embeds.new_zeros(len(embeds), 0, dtype=torch.bool)]
         for name in self.config.modalities:
             if name in conditions:
                 rows, tokens, mask = conditions[name]
-                states.append(rows.spread(tokens).to(device))
-                masks.append(rows.spread(mask).to(device))
+                states.append(rows.spread(tokens).to(embeds.device))
+                masks.append(rows.spread(mask).to(embeds.device))
         return torch.cat(states, dim=1), torch.cat(masks, dim=1)
 
     def get_condition_states(
@@ -530,7 +530,7 @@ class ScalarModel(ScalarRetrievalModel):
         """
         self._require_cross_attention()
         embeds, _, conditions, _ = self._encode_clips(inputs, modality_mask, condition_on=self.config.modalities)
-        return self._join_conditions(conditions, len(embeds), embeds.device)
+        return self._join_conditions(conditions, embeds)
 
     def match_logits(
         self,
@@ -686,9 +686,7 @@ class ScalarModel(ScalarRetrievalModel):
                     concat_embeds = self.get_concat_features(modality_mask=modality_mask, **inputs)
                 self.score_output(output, return_loss, concat_embeds)
             if select_pairs is not None:
-                output.condition_states, output.condition_mask = self._join_conditions(
-                    conditions, len(output.modality_embeds), output.modality_embeds.device
-                )
+                output.condition_states, output.condition_mask = self._join_conditions(conditions, embeds)
                 output.match_logits = self.match_logits(*select_pairs(output))
         return output
 

@@ -230,25 +230,21 @@ class ScalarRetrievalModel(PreTrainedModel):
         # Each modality needs one whole set of its inputs.
         names = self.config.modalities
         present = {key: value for key, value in inputs.items() if value is not None}
-        known = set()
+        unknown = set(present)
         given = {}
         for name, sets in choices.items():
-            keys_of_modality = set().union(*sets)
-            known |= keys_of_modality
-            given_keys = keys_of_modality & present.keys()
-            if given_keys:
-                given[name] = given_keys
-        unknown = sorted(present.keys() - known)
+            keys = set().union(*sets) & present.keys()
+            unknown -= keys
+            if keys:
+                fitting = [one for one in sets if set(one) == keys]
+                if not fitting:
+                    raise ValueError(f"The inputs of the {name} must be one of {sets}, got {sorted(keys)}.")
+                given[name] = fitting[0]
         if unknown:
             raise TypeError(
-                f"This model embeds {names} and got the unknown inputs {unknown}; expected some of {sorted(known)}. "
-                "Use the processor that was saved with it."
+                f"This model embeds {names} and got the unknown inputs {sorted(unknown)}. Use the processor that was "
+                "saved with it."
             )
-        for name, given_keys in given.items():
-            fitting = [keys for keys in choices[name] if given_keys == set(keys)]
-            if not fitting:
-                raise ValueError(f"The inputs of the {name} must be one of {choices[name]}, got {sorted(given_keys)}.")
-            given[name] = fitting[0]
         if not given:
             raise ValueError(f"Nothing to embed: expected queries, or the inputs of at least one modality of {names}.")
         # One row per clip in all of them, and in the mask, which may hide inputs but not invent them.

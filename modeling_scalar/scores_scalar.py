@@ -16,8 +16,9 @@ Shape letters: Q queries, V clips, P pairs of a query and a clip, M modalities, 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import nn
@@ -421,35 +422,25 @@ class Clips:
     def __len__(self) -> int:
         return len(self.modality_mask)
 
-    def __getitem__(self, columns: slice | torch.Tensor) -> "Clips":
-        concat_embeds = self.concat_embeds
-        if concat_embeds is not None:
-            concat_embeds = concat_embeds[columns]
-        gram = self._gram
-        if gram is not None:
-            gram = gram[columns]
-        return Clips(
-            self.modality_embeds[columns],
-            self.modality_mask[columns],
-            concat_embeds,
-            min_norm=self.min_norm,
-            modalities=self.modalities,
-            gram=gram,
-        )
+    def _with(self, **changes: Any) -> Self:
+        """These clips with other attributes, from which everything is derived again."""
+        clips = copy(self)
+        clips._derived = {}
+        vars(clips).update(changes)
+        return clips
 
-    def masked(self, modality_mask: torch.Tensor) -> "Clips":
+    def __getitem__(self, columns: slice | torch.Tensor) -> Self:
+        changes = {}
+        for name in ("modality_embeds", "modality_mask", "concat_embeds", "_gram"):
+            values = getattr(self, name)
+            if values is not None:
+                changes[name] = values[columns]
+        return self._with(**changes)
+
+    def masked(self, modality_mask: torch.Tensor) -> Self:
         """The same clips under a mask `(V, M)`."""
-        gram = self._gram
-        if gram is not None:
-            gram = gram * (modality_mask[:, :, None] & modality_mask[:, None])
-        return Clips(
-            self.modality_embeds * modality_mask[..., None],
-            modality_mask,
-            self.concat_embeds,
-            min_norm=self.min_norm,
-            modalities=self.modalities,
-            gram=gram,
-        )
+        embeds = self.modality_embeds * modality_mask[..., None]
+        return self._with(modality_embeds=embeds, modality_mask=modality_mask, _gram=None)
 
     def products(self, text_embeds: torch.Tensor, index: int | None = None) -> torch.Tensor:
         """Inner products `(M, Q, V)` of the modalities, or of one, with texts `(Q, D)`, zero where absent."""
@@ -497,6 +488,7 @@ def _in_float64(clips: Clips) -> Clips:
     gram = clips._gram
     if gram is not None and gram.dtype != torch.float64:
         gram = None  # computed again from the vectors
+    # Plain clips, also of those that read their vectors when needed.
     return Clips(
         exact(clips.modality_embeds),
         clips.modality_mask,

@@ -11,7 +11,6 @@ Shapes: Q queries, N clips, M modalities, D dimensions, P clips or pairs at a ti
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import cache, cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -213,11 +212,9 @@ class Block(Clips):
 
     def _with(self, **changes: Any) -> "Block":
         """These clips with other attributes. Derived values are not shared, unless they are among the changes."""
-        block = copy(self)
-        block._derived = {}
+        block = super()._with(**changes)
         for derived in ("allowed", "_ends"):
             vars(block).pop(derived, None)
-        vars(block).update(changes)
         return block
 
     def __getitem__(self, columns: slice | torch.Tensor) -> "Block":
