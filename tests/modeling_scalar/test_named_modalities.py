@@ -1,15 +1,13 @@
 """A joint encoder of five modalities, of which three are texts, against one of the paper's three."""
 
 import logging
-import math
 
-import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassClassValidationError
+from torch.nn.functional import normalize
 
 from scalar_retrieval.modeling_scalar import Clip, ScalarJointConfig, ScalarModel, ScalarProcessor, load_model
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
 from tests.joint_encoders import make_streams, write_joint_encoder
 from tests.modeling_scalar.test_joint_encoders import DeafEncoder
@@ -25,8 +23,8 @@ def folder(tmp_path_factory):
     return write_joint_encoder(tmp_path_factory.mktemp("named") / "encoder")
 
 
-def loaded(folder, modalities, **config):
-    model = ScalarModel.from_joint_encoder(folder, modalities=modalities, **config)
+def loaded(folder, modalities):
+    model = ScalarModel.from_joint_encoder(folder, modalities=modalities)
     return model, ScalarProcessor.from_joint_encoder(folder, modalities=modalities, num_frames=2)
 
 
@@ -56,9 +54,9 @@ MIXED = ({"video", "title", "screen"}, {"audio"}, {"subtitle", "title"})
 
 
 @torch.no_grad()
-def embed(loaded, clips, **options):
+def embed(loaded, clips):
     model, processor = loaded
-    return model.get_modality_features(**processor(clips=clips) | options)
+    return model.get_modality_features(**processor(clips=clips))
 
 
 @torch.no_grad()
@@ -67,10 +65,6 @@ def as_subtitles(three, texts):
 
 
 # Vectors -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_name_tells_what_kind_of_modality_it_is():
-    assert [kind_of(name) for name in FIVE] == ["text", "video", "audio", "text", "text"]
 
 
 def test_each_text_has_the_vector_of_the_same_words_as_a_subtitle(five, three):
@@ -99,15 +93,6 @@ def test_masked_is_absent_whatever_it_holds(five):
     torch.testing.assert_close(embeds, expected, **CLOSE)
 
 
-def test_the_order_of_names_is_the_order_of_columns(folder, five):
-    order = [3, 4, 2, 1, 0]
-    turned = loaded(folder, [FIVE[place] for place in order])
-    for clips in (make_clips(MIXED), make_clips()):
-        (embeds, mask), (found, same) = embed(five, clips), embed(turned, clips)
-        assert torch.equal(same, mask[:, order])
-        torch.testing.assert_close(found, embeds[:, order], **CLOSE)
-
-
 @torch.no_grad()
 def test_what_the_towers_gave_before_is_encoded_alike(five):
     model, processor = five
@@ -122,48 +107,7 @@ def test_what_the_towers_gave_before_is_encoded_alike(five):
         torch.testing.assert_close(model.get_modality_features(**rest, **features)[0], expected, **CLOSE)
 
 
-def test_stored_vectors_take_the_place_of_all_inputs(five):
-    model, _ = five
-    embeds, mask = embed(five, make_clips(MIXED))
-    stored = {f"{name}_pooled": 3 * embeds[:, index] for index, name in enumerate(FIVE)}
-    torch.testing.assert_close(model.get_modality_features(**stored, modality_mask=mask)[0], embeds)
-
-
-# Scores --------------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_an_aggregation_finds_its_modalities_by_name(folder):
-    clips = make_clips(({"title", "video"}, {"audio", "video"}, set(FIVE)))
-    model, processor = loaded(folder, FIVE, aggregation="title")
-    output = model(**processor(text=["a dog"], clips=clips))
-    cosines = output.text_embeds @ output.modality_embeds[:, FIVE.index("title")].T
-    torch.testing.assert_close(output.scores[:, [0, 2]], cosines[:, [0, 2]])
-    assert output.scores[0, 1] == -math.inf
-    with pytest.raises(ValueError, match="triangle"):
-        loaded(folder, ["video", "title"], aggregation="triangle")
-
-
-# Saved and trained ---------------------------------------------------------------------------------------------------
-
-
-def test_a_model_of_named_modalities_is_saved_with_a_head_for_each(folder, tmp_path):
-    model, processor = load_model(folder, modalities=FIVE, has_heads=True)
-    assert processor.modalities == model.config.modalities == list(FIVE)
-    heads = {name for name, _ in model.named_children() if name.endswith("_head")}
-    assert heads == {f"{name}_head" for name in ("text", *FIVE)}
-    processor.num_frames = 2
-    before, mask = embed((model, processor), make_clips(MIXED))
-    torch.manual_seed(0)
-    for name in heads:
-        torch.nn.init.normal_(getattr(model, name).weight, std=0.1)
-    after, _ = embed((model, processor), make_clips(MIXED))
-    assert (after - before)[mask].norm(dim=1).min() > 1e-2
-    model.save_pretrained(tmp_path)
-    processor.save_pretrained(tmp_path)
-    again = load_model(tmp_path)
-    assert again[0].config.to_diff_dict() == model.config.to_diff_dict()
-    torch.testing.assert_close(embed(again, make_clips(MIXED)), (after, mask))
+# Saved ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, five, three):
@@ -227,27 +171,31 @@ def test_names_that_cannot_be_are_refused(folder, names):
 # Sentence Transformers -----------------------------------------------------------------------------------------------
 
 
-def test_a_sentence_transformer_takes_any_text(caplog):
+def test_a_sentence_transformer_takes_any_text_and_tokens_of_encoders_as_words(caplog):
     logging.getLogger("transformers").propagate = True
     with caplog.at_level(logging.WARNING):
         model = ScalarSentenceModel.from_encoder(DeafEncoder(), "deaf", FIVE)
-    names = [name for name in FIVE if name != "audio"]
-    assert "deaf does not support audio" in caplog.text and model.config.modalities == names
-    processor = ScalarSentenceProcessor(num_frames=2, modalities=names)
-    batch = processor(clips=make_clips((set(FIVE), {"title", "screen"}, {"title"})))
+    assert "deaf does not support audio" in caplog.text
+    assert model.config.modalities == ["screen", "video", "subtitle", "title"]
+    processor = ScalarSentenceProcessor(num_frames=2, modalities=model.config.modalities)
+    clips = make_clips((set(FIVE), {"title", "screen"}, {"title"}))
+    clips[2].texts["title"] = "the <|video|>"
+    batch = processor(text="a <|video|>", clips=clips)
     assert set(batch) <= set(processor.model_input_names)
-    embeds, mask = model.get_modality_features(**batch)
-    assert mask.tolist() == [[True] * 4, [True, False, False, True], [False, False, False, True]]
-    colours = torch.from_numpy(make_streams()[0][0].reshape(-1, 3)).double().mean(dim=0).numpy()
-    for row, name, expected in (
-        (0, "title", [1, 1, 0]),
-        (0, "subtitle", [3, 1, 0]),
-        (0, "video", colours),
-        (1, "title", [2, 1, 0]),
-        (1, "screen", [2, 1, 0]),
-    ):
-        unit = np.asarray(expected, float) / np.linalg.norm(expected)
-        torch.testing.assert_close(embeds[row, names.index(name)].double(), torch.from_numpy(unit), **CLOSE)
+    # It counts words, of which "< |video|>" are two.
+    absent = [0.0] * 3
+    colours = make_streams()[0][0].mean(axis=(0, 1, 2)).tolist()
+    expected = torch.tensor(
+        [
+            [[1, 1, 0], colours, [3, 1, 0], [1, 1, 0]],
+            [[2, 1, 0], absent, absent, [2, 1, 0]],
+            [absent, absent, absent, [3, 1, 0]],
+        ]
+    )
+    output = model(**batch)
+    torch.testing.assert_close(output.modality_embeds, normalize(expected, dim=-1), **CLOSE)
+    torch.testing.assert_close(output.text_embeds, normalize(expected[2, 3:], dim=-1), **CLOSE)
+    assert torch.equal(output.modality_mask, expected.any(dim=-1))
 
 
 def test_slices_are_equal_or_disjoint_and_lie_within_a_query():
