@@ -490,7 +490,7 @@ class ScalarModel(ScalarRetrievalModel):
         for names, projection in zip(CONCATENATIONS, self.concat_projections, strict=True):
             column = torch.zeros(size, dtype=dtype, device=modality_mask.device)
             rows = Rows(torch.stack([presence[name] for name in names]).all(dim=0))
-            if rows and all(name in pooled for name in names):
+            if rows:
                 joined = torch.cat([rows.take(pooled[name]) for name in names], dim=1)
                 column = rows.spread(unit(projection(joined))).to(column)
             columns.append(column)

@@ -38,31 +38,24 @@ def clip_inputs(batch, rows=slice(None)):
     return {name: batch[name][rows] for name in (*CLIP_INPUTS, "modality_mask")}
 
 
-CONCATENATION_MASKS = {
-    "complete": [[1, 1, 1]] * 4,
-    "mixed": [[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]],
-    "one modality each": [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]],
-}
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("mask", CONCATENATION_MASKS)
-def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(batch, mask):
+def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(batch):
     torch.manual_seed(0)
     model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
-    batch["modality_mask"] = torch.tensor(CONCATENATION_MASKS[mask]).bool()
+    batch["modality_mask"] = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]]).bool()
     towers = model.get_tower_features(batch["pixel_values_videos"], batch["input_features"])
-    subtitles = model.get_subtitle_features(
-        batch["subtitle_input_ids"], batch["subtitle_attention_mask"]
-    ).last_hidden_state[:, 0]
-    vectors = {"video": towers["video_pooled"], "audio": towers["audio_pooled"], "subtitle": subtitles}
+    subtitles = model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"])
+    vectors = {
+        "video": towers["video_pooled"],
+        "audio": towers["audio_pooled"],
+        "subtitle": subtitles.last_hidden_state[:, 0],
+    }
     expected = torch.zeros(4, 3, 16)
     for index, names in enumerate(CONCATENATIONS):
         for row, present in enumerate(batch["modality_mask"].tolist()):
             if all(present[MODALITIES.index(name)] for name in names):
                 output = model.concat_projections[index](torch.cat([vectors[name][row] for name in names]))
                 expected[row, index] = output / output.norm()
-    assert expected.any(dim=2).sum() == {"complete": 12, "mixed": 5, "one modality each": 0}[mask]
     for index, name in enumerate(("pixel_values_videos", "input_features")):
         batch[name][~batch["modality_mask"][:, index]] = float("nan")
     torch.testing.assert_close(model.get_concat_features(**clip_inputs(batch)), expected, **CLOSE)
@@ -77,16 +70,12 @@ def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODALITIES)
-@pytest.mark.parametrize("content", [1e4, float("nan")])
-def test_what_a_masked_input_holds_changes_nothing(tiny_model, batch, name, content):
+def test_what_a_masked_input_holds_changes_nothing(tiny_model, batch, name):
     index = MODALITIES.index(name)
     batch["modality_mask"][[0, 2], index] = False
     expected = tiny_model(**batch)
     key = CLIP_INPUTS[index]
-    if name == "subtitle":
-        batch[key][[0, 2]] = 59
-    else:
-        batch[key][[0, 2]] = content
+    batch[key][[0, 2]] = 59 if name == "subtitle" else float("nan")
     output = tiny_model(**batch)
     torch.testing.assert_close(output.scores, expected.scores, atol=0, rtol=0)
     assert (output.modality_embeds[[0, 2], index] == 0).all()
@@ -222,15 +211,6 @@ def test_splitting_the_fused_projection_keeps_the_function():
     pixels = torch.randn(2, 3, 32, 32)
     expected = vision(pixels).last_hidden_state
     torch.testing.assert_close(split_fused_projections(vision)(pixels).last_hidden_state, expected, **CLOSE)
-
-
-@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa"])
-def test_a_saved_model_comes_back_with_the_same_scores(tiny_model, batch, tmp_path, attn_implementation):
-    tiny_model.save_pretrained(tmp_path)
-    again = ScalarModel.from_pretrained(tmp_path, attn_implementation=attn_implementation).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(again(**batch).scores, tiny_model(**batch).scores, **CLOSE)
-    assert {name for name, _ in again.named_buffers()} == {name for name, _ in tiny_model.named_buffers()}
 
 
 def test_every_parameter_is_initialised_to_something_finite_and_unequal():

@@ -1,6 +1,3 @@
-import struct
-import wave
-
 import numpy as np
 import PIL.Image
 import pytest
@@ -13,6 +10,7 @@ from scalar_retrieval.modeling_scalar.image_processing_scalar import ScalarImage
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, resample
 from scalar_retrieval.modeling_scalar.processing_scalar import FROM_VIDEO, Clip, ScalarProcessor
 from tests.gallery.decoding.reading import read_audio, read_frames, write_media
+from tests.media_corpus import wav
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a dog barks loudly hello world".split()
 
@@ -60,13 +58,8 @@ def test_a_clip_holds_what_its_file_has(processor, files):
     np.testing.assert_array_equal(clip.frames, read_frames(files / "both.mp4", 8))
     np.testing.assert_array_equal(clip.waveform, read_audio(files / "both.mp4"))
     assert (clip.subtitle, clip.problems, clip.path) == ("hello", [], str(files / "both.mp4"))
-
-
-def test_streams_that_a_file_lacks_are_none(processor, files):
-    silent, sound = (processor.read_clip(files / name) for name in ("silent.mp4", "sound.m4a"))
-    assert silent.frames is not None and silent.waveform is None and silent.subtitle is None
-    assert sound.frames is None and sound.waveform is not None
-    assert silent.problems == sound.problems == []
+    silent = processor.read_clip(files / "silent.mp4")
+    assert silent.has("video") and (silent.waveform, silent.subtitle, silent.problems) == (None, None, [])
 
 
 def test_each_stream_can_come_from_elsewhere(processor, files):
@@ -172,14 +165,12 @@ def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
 
 @pytest.mark.parametrize("processed", [False, True])
 def test_digital_silence_is_missing_sound_unless_presence_is_vast(processor, tmp_path, processed):
-    for name, level in (("silent.wav", 0), ("faint.wav", 1)):
-        with wave.open(str(tmp_path / name), "wb") as file:
-            file.setparams((1, 2, 16_000, 0, "NONE", None))
-            file.writeframes(struct.pack("<h", level) * 32_000)
-    for name, is_there in (("silent.wav", False), ("faint.wav", True)):
-        clip = processor.read_clip(str(tmp_path / name), processed=processed)
-        assert clip.has("audio") == is_there and clip.duration == 2 and not clip.problems
-    assert make_processor(presence="vast").read_clip(str(tmp_path / "silent.wav"), processed=processed).has("audio")
+    path = tmp_path / "sound.wav"
+    for level in (1, 0):
+        path.write_bytes(wav(level.to_bytes(2, "little") * 32_000))
+        clip = processor.read_clip(path, processed=processed)
+        assert clip.has("audio") == bool(level) and clip.duration == 2 and not clip.problems
+    assert make_processor(presence="vast").read_clip(path, processed=processed).has("audio")
     assert not processor.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has("audio")
 
 
@@ -213,7 +204,6 @@ def test_clips_without_anything_are_refused_by_name(processor, files, monkeypatc
 def test_training_is_a_function_of_the_generator(files):
     processor = make_processor(num_segments=2)
     arguments = {"videos": [files / "both.mp4", random_frames(30)], "audio": [FROM_VIDEO, random_waveform(90_000)]}
-    torch.manual_seed(0)
     before = torch.get_rng_state()
     first, second, third = (
         processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
@@ -228,11 +218,11 @@ def test_training_is_a_function_of_the_generator(files):
 def test_lists_can_be_asked_for(processor):
     arguments = {"text": ["a dog", "hello"], "videos": [random_frames()] * 2, "audio": [random_waveform(), None]}
     tensors, lists = processor(**arguments), processor(**arguments, return_tensors=None)
-    assert lists["input_ids"] == tensors["input_ids"].tolist() and type(lists["input_ids"][0][0]) is int
-    assert lists["modality_mask"] == [[True, True, False], [True, False, False]]
+    for name in ("input_ids", "modality_mask"):
+        assert lists[name] == tensors[name].tolist()
     for name in ("pixel_values_videos", "input_features"):
         assert type(lists[name]) is list and type(lists[name][0]) is np.ndarray
-        np.testing.assert_array_equal(np.stack(lists[name]), tensors[name].numpy())
+        np.testing.assert_array_equal(lists[name], tensors[name])
 
 
 # ---------------------------------------------------------------- as transformers' users hold them
@@ -383,23 +373,15 @@ def test_impossible_settings_are_refused(settings):
 
 # ---------------------------------------------------------------- saving
 
-SETTINGS = {
-    "num_frames": 4,
-    "num_train_frames": 3,
-    "max_text_length": 12,
-    "max_subtitle_length": 13,
-}
-
 
 def test_settings_survive_saving(tmp_path):
-    saved = make_processor(num_segments=2, **SETTINGS)
+    settings = {"num_frames": 4, "num_train_frames": 3, "max_text_length": 12, "max_subtitle_length": 13}
+    saved = make_processor(num_segments=2, **settings)
     saved.save_pretrained(tmp_path)
     loaded = AutoProcessor.from_pretrained(tmp_path)
     assert type(loaded) is ScalarProcessor
-    assert {name: getattr(loaded, name) for name in SETTINGS} == SETTINGS
+    assert {name: getattr(loaded, name) for name in settings} == settings
     assert loaded.image_processor.to_dict() == saved.image_processor.to_dict()
     assert loaded.feature_extractor.to_dict() == saved.feature_extractor.to_dict()
     assert loaded.feature_extractor.num_segments == 2 and loaded.image_processor.image_size == 16
-    arguments = {"text": ["a dog barks"], "videos": [random_frames(9)], "audio": [random_waveform()]}
-    for name, value in loaded(**arguments).items():
-        assert torch.equal(value, saved(**arguments)[name])
+    assert loaded.tokenizer.get_vocab() == saved.tokenizer.get_vocab()
