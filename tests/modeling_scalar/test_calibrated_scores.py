@@ -1,12 +1,9 @@
 """Models, galleries and evaluation score with the scale and offset of each modality in their configuration."""
 
-import json
-
 import pytest
 import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from tests.modeling_scalar.test_scores_scalar import CALIBRATION, FLOAT32, loop, random_clips
@@ -21,16 +18,6 @@ class Scores(ScalarRetrievalModel):
         super().__init__(config)
         self.add_score_modules()
         self.post_init()
-
-
-@pytest.mark.parametrize("config_class", [ScalarConfig, ScalarJointConfig])
-def test_a_configuration_keeps_its_calibration_and_has_none_by_default(config_class, tmp_path):
-    config_class().save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert all(saved.get(name) is None for name in CALIBRATION)
-    config_class(**CALIBRATION).save_pretrained(tmp_path)
-    loaded = config_class.from_pretrained(tmp_path)
-    assert {name: getattr(loaded, name) for name in CALIBRATION} == CALIBRATION
 
 
 NEUTRAL = {"modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}

@@ -22,11 +22,13 @@ def test_a_partial_text_config_keeps_its_cross_attention_and_stays_bidirectional
 
 
 def test_a_saved_configuration_comes_back_whole(tmp_path):
-    config = ScalarConfig(projection_dim=64, audio_config={"hidden_size": 96}, num_frame_embeddings=3)
+    fields = {"projection_dim": 64, "modality_scale": [0.5, 2.0, 1.0], "modality_offset": [0.0, -0.1, 0.1]}
+    config = ScalarConfig(audio_config={"hidden_size": 96}, **fields)
     config.save_pretrained(tmp_path)
     again = ScalarConfig.from_pretrained(tmp_path)
     assert again.to_dict() == config.to_dict()
     assert again.audio_config.hidden_size == 96 and again.text_config.is_causal is False
+    assert {name: getattr(again, name) for name in fields} == fields
 
 
 @pytest.mark.parametrize(

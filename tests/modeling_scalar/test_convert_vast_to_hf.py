@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel, load_model
 from scalar_retrieval.modeling_scalar.__main__ import app
 from scalar_retrieval.modeling_scalar.convert_vast_to_hf import convert, convert_state_dict, read_checkpoint
 
@@ -188,11 +188,10 @@ def test_a_broken_file_is_named(tmp_path, content):
         convert(tmp_path / "nowhere.pt", tmp_path / "out")
 
 
-def test_a_processor_is_saved_with_a_tokenizer(reference, config, tiny_model_dir, tmp_path):
+def test_a_processor_is_saved_with_a_tokenizer_and_heads_on_request(reference, config, tiny_model_dir, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_model_dir / name, tmp_path)
-    convert(reference / "model_step_7.pt", tmp_path / "out", config, tokenizer=str(tmp_path))
-    from transformers import AutoProcessor
-
-    processor = AutoProcessor.from_pretrained(tmp_path / "out")
+    convert(reference / "model_step_7.pt", tmp_path / "out", config, tokenizer=str(tmp_path), concat_heads=True)
+    model, processor = load_model(tmp_path / "out")
     assert processor.image_processor.image_size == 56 and processor.max_text_length == 40
+    assert model.config.has_concat_heads

@@ -15,32 +15,28 @@ def noise(num_samples, seed=0):
 
 
 def slow_fbank(samples, num_mel_bins):
-    """Kaldi's recipe in float64, one window, one frequency and one filter at a time, without an FFT."""
+    """Kaldi's recipe in float64, one window and one filter at a time, without an FFT."""
 
     def mel(frequency):
-        return 1127.0 * math.log(1.0 + frequency / 700.0)
+        return 1127.0 * np.log(1.0 + frequency / 700.0)
 
-    low, high = mel(20.0), mel(8000.0)
-    step = (high - low) / (num_mel_bins + 1)
-    povey = [(0.5 - 0.5 * math.cos(2 * math.pi * i / 399)) ** 0.85 for i in range(400)]
+    places = np.arange(400)
+    povey = (0.5 - 0.5 * np.cos(2 * np.pi * places / 399)) ** 0.85
+    frequencies = np.arange(256)  # Kaldi leaves out the Nyquist frequency, where no filter has weight
+    waves = np.exp(-2j * np.pi * frequencies[:, None] * places / 512)
+    edges = np.linspace(mel(20.0), mel(8000.0), num_mel_bins + 2)
     rows = []
     for start in range(0, len(samples) - 399, 160):
-        window = [float(value) * 32768.0 for value in samples[start : start + 400]]
-        mean = sum(window) / 400
-        window = [value - mean for value in window]
-        window = [value - 0.97 * window[max(i - 1, 0)] for i, value in enumerate(window)]
-        window = np.array([value * weight for value, weight in zip(window, povey, strict=True)])
-        power = []
-        for k in range(256):  # Kaldi leaves out the Nyquist frequency, where no filter has weight
-            phase = 2 * np.pi * k * np.arange(400) / 512
-            power.append((window @ np.cos(phase)) ** 2 + (window @ np.sin(phase)) ** 2)
+        window = samples[start : start + 400].double().numpy() * 32768.0
+        window = window - window.mean()
+        window = window - 0.97 * window[np.maximum(places - 1, 0)]
+        power = np.abs(waves @ (window * povey)) ** 2
         row = []
-        for j in range(num_mel_bins):
-            energy = 0.0
-            for k, value in enumerate(power):
-                m = mel(k * 16000 / 512)
-                weight = min((m - (low + j * step)) / step, (low + (j + 2) * step - m) / step)
-                energy += max(weight, 0.0) * value
+        for band in range(num_mel_bins):
+            low, middle, high = edges[band : band + 3]
+            up = (mel(frequencies * 31.25) - low) / (middle - low)
+            down = (high - mel(frequencies * 31.25)) / (high - middle)
+            energy = np.minimum(up, down).clip(min=0.0) @ power
             row.append(math.log(max(energy, 2.0**-23)))
         rows.append(row)
     return torch.tensor(rows, dtype=torch.float64)
@@ -113,8 +109,6 @@ def test_training_draws_segments_from_the_generator():
         drawn = extractor.process_waveform(waveform, True, generator)
         seen |= {i for i, segment in enumerate(segments) if torch.allclose(drawn[0], segment, atol=1e-5)}
     assert seen == set(range(6))
-    first, second = (extractor.process_waveform(waveform, True, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", ["num_mel_bins", "sampling_rate", "segment_length", "num_segments"])
@@ -127,8 +121,6 @@ def test_a_call_checks_its_keywords_and_the_sampling_rate():
     extractor, waveform = ScalarFeatureExtractor(segment_length=16), noise(2000).numpy()
     expected = extractor([waveform])["input_features"]
     assert torch.equal(extractor(waveform, sampling_rate=16_000, padding=True)["input_features"], expected)
-    lists = extractor(waveform, return_tensors=None)["input_features"]
-    assert type(lists) is list and np.array_equal(lists[0], expected[0].numpy())
     with pytest.raises(ValueError, match="8000"):
         extractor(waveform, sampling_rate=8000)
     slower = ScalarFeatureExtractor(sampling_rate=8000, segment_length=16)

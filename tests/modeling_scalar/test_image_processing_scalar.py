@@ -16,21 +16,21 @@ def random_frames(num_frames=2, height=9, width=13, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (num_frames, height, width, 3), dtype=np.uint8)
 
 
+def bilinear_weights(source, size):
+    """How much each of the pixels of a line counts for each of those it becomes, `(size, source)`, in float64."""
+    weights = np.zeros((size, source))
+    for place in range(size):
+        centre = max((place + 0.5) * source / size - 0.5, 0)
+        first = math.floor(centre)
+        weights[place, first] += 1 - (centre - first)
+        weights[place, min(first + 1, source - 1)] += centre - first
+    return weights
+
+
 def bilinear(image, height, width):
-    """Bilinear resizing with half-pixel centres and no antialiasing, one output value at a time, in float64."""
-    source_height, source_width, channels = image.shape
-    image = image.astype(np.float64)
-    output = np.zeros((height, width, channels))
-    for row in range(height):
-        for column in range(width):
-            y = max((row + 0.5) * source_height / height - 0.5, 0)
-            x = max((column + 0.5) * source_width / width - 0.5, 0)
-            y0, x0 = math.floor(y), math.floor(x)
-            y1, x1 = min(y0 + 1, source_height - 1), min(x0 + 1, source_width - 1)
-            top = image[y0, x0] * (1 - (x - x0)) + image[y0, x1] * (x - x0)
-            bottom = image[y1, x0] * (1 - (x - x0)) + image[y1, x1] * (x - x0)
-            output[row, column] = top * (1 - (y - y0)) + bottom * (y - y0)
-    return output
+    """Bilinear resizing with half-pixel centres and no antialiasing."""
+    down, across = bilinear_weights(image.shape[0], height), bilinear_weights(image.shape[1], width)
+    return np.einsum("yh,hwc,xw->yxc", down, image.astype(np.float64), across)
 
 
 def channels_first(images):
@@ -66,13 +66,12 @@ def test_read_only_and_reversed_frames_are_accepted():
 
 
 def test_training_crops_and_flips_all_frames_alike():
-    frames = np.repeat(random_frames(1, 200, 200), 3, axis=0)
+    frames = np.repeat(random_frames(1, 40, 40), 3, axis=0)
     processor = ScalarImageProcessor(image_size=8)
-    outputs = [processor.process_frames(frames, True, torch.Generator().manual_seed(seed)) for seed in range(10)]
+    outputs = [processor.process_frames(frames, True, torch.Generator().manual_seed(seed)) for seed in (0, 1, 0)]
+    assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
     for output in outputs:
         assert torch.equal(output[0], output[1]) and torch.equal(output[0], output[2])
-    assert len({tuple(output.flatten().tolist()) for output in outputs}) == 10
-    assert torch.equal(processor.process_frames(frames, True, torch.Generator().manual_seed(3)), outputs[3])
 
 
 def test_training_crops_keep_the_stated_share_of_the_area_as_a_square():

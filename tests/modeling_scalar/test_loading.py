@@ -62,6 +62,7 @@ def save_adapter(folder, base_folder, processor, with_config=True, **changes):
 QUERIES = r"text_model\..*\.query"
 CHANGES = [
     {},
+    {"query_temperature": 0.3},
     {"aggregation": "gram"},
     {"aggregation": "hypergram"},
     {"aggregation": "uniform", "query_temperature": 0.3, "has_logit_scale": True},
@@ -92,15 +93,19 @@ def put_beside_another(folder, base):
     return model
 
 
+@pytest.fixture(scope="module", params=CHANGES, ids=lambda changes: "-".join(changes) or "none")
+def adapter(request, tmp_path_factory, tiny_model_dir, tiny_processor):
+    """An adapter that was trained with a configuration: what was changed, where it is, and the model."""
+    folder = tmp_path_factory.mktemp("trained") / "adapter"
+    return request.param, folder, save_adapter(folder, tiny_model_dir, tiny_processor, **request.param)
+
+
 @pytest.mark.promise("scores", "An adapter scores as trained, or fails to load")
-@pytest.mark.parametrize("changes", [{}, {"query_temperature": 0.3}, *CHANGES[1:]])
 @pytest.mark.parametrize("way", WAYS)
-def test_an_adapter_has_one_score_however_it_is_loaded(
-    way, changes, tmp_path, monkeypatch, tiny_model_dir, tiny_processor, batch
-):
-    trained = save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor, **changes)
-    monkeypatch.chdir(tmp_path)
-    folder = "adapter"  # a relative folder
+def test_an_adapter_has_one_score_however_it_is_loaded(way, adapter, monkeypatch, tiny_model_dir, batch):
+    changes, path, trained = adapter
+    monkeypatch.chdir(path.parent)
+    folder = path.name  # a relative folder
     if changes and way not in OURS:
         with pytest.raises(ValueError, match=f"trained with .*{next(iter(changes))}.*AutoConfig"):
             WAYS[way](folder, tiny_model_dir)
@@ -119,19 +124,17 @@ def test_an_adapter_has_one_score_however_it_is_loaded(
 
 
 def test_an_adapter_that_is_saved_again_keeps_its_score(tmp_path, tiny_model_dir, tiny_processor, batch):
+    """And only this package gives it another."""
     trained = save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor, aggregation="gram")
-    AutoModel.from_pretrained(tmp_path / "adapter").save_pretrained(tmp_path / "again")
-    tiny_processor.save_pretrained(tmp_path / "again")
+    again = tmp_path / "again"
+    AutoModel.from_pretrained(tmp_path / "adapter").save_pretrained(again)
+    tiny_processor.save_pretrained(again)
     with torch.no_grad():
-        for model in (AutoModel.from_pretrained(tmp_path / "again"), load_model(tmp_path / "again")[0]):
+        for model in (AutoModel.from_pretrained(again), load_model(again)[0]):
             assert torch.equal(model.eval()(**batch).scores, trained(**batch).scores)
-
-
-def test_another_score_than_that_of_an_adapter_is_asked_of_this_package(tmp_path, tiny_model_dir, tiny_processor):
-    save_adapter(tmp_path, tiny_model_dir, tiny_processor, aggregation="gram")
     with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
-        AutoModel.from_pretrained(tmp_path, config=AutoConfig.from_pretrained(tmp_path, aggregation="uniform"))
-    assert load_model(tmp_path, aggregation="uniform")[0].config.aggregation == "uniform"
+        AutoModel.from_pretrained(again, config=AutoConfig.from_pretrained(again, aggregation="uniform"))
+    assert load_model(again, aggregation="uniform")[0].config.aggregation == "uniform"
 
 
 def test_an_adapter_without_a_configuration_has_that_of_its_base(tmp_path, tiny_model_dir, tiny_processor, batch):
