@@ -235,9 +235,7 @@ def tolerance_of(method, dtype, expected):
     if dtype == torch.float64 and method in VOLUMES:
         # Squares are exact to 1e-7 with eight nearly equal vectors; at volumes of 1e-6 their roots have few digits.
         return min(1e-7 / abs(expected), 4e-4) + 1e-9
-    if dtype == torch.float64:
-        return 1e-5 * max(1.0, abs(expected))  # of a centroid as short as 1e-6, whose square has few digits
-    return 1e-5 * max(1.0, abs(expected))
+    return 1e-5 * max(1.0, abs(expected))  # of a centroid as short as 1e-6, whose square has few digits
 
 
 # Properties ---------------------------------------------------------------------------------------------------------

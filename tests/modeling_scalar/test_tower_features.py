@@ -61,17 +61,6 @@ def test_features_are_zero_where_absent_and_not_there_where_no_clip_has_them(tin
         assert (value[3] == 0).all() and value[:3].flatten(1).any(dim=1).all()
 
 
-@torch.no_grad()
-def test_what_a_masked_row_of_features_holds_changes_nothing(tiny_model, batch):
-    batch["modality_mask"] = MASKS["partial"]
-    features = with_features(tiny_model, batch)
-    expected = tiny_model(**features).scores
-    for index, name in enumerate(("video", "audio")):
-        for key in (f"{name}_pooled", f"{name}_states"):
-            features[key][~batch["modality_mask"][:, index]] = float("nan")
-    assert torch.equal(tiny_model(**features).scores, expected)
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [
