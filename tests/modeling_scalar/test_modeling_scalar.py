@@ -31,11 +31,17 @@ from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, query
 from tests.conftest import make_batch, make_tiny_config
 
 CLOSE = {"atol": 1e-5, "rtol": 0}  # another batch shape sums in another order
+TEXT_INPUTS = ("input_ids", "attention_mask")
 CLIP_INPUTS = ("pixel_values_videos", "input_features", "subtitle_input_ids", "subtitle_attention_mask")
 
 
-def clip_inputs(batch, rows=slice(None)):
-    return {name: batch[name][rows] for name in (*CLIP_INPUTS, "modality_mask")}
+def clip_inputs(batch):
+    """The inputs of a batch that are given of clips."""
+    return {name: value for name, value in batch.items() if name not in TEXT_INPUTS}
+
+
+def conditions(model, batch):
+    return model.get_condition_states(**clip_inputs(batch))
 
 
 @torch.no_grad()
@@ -70,39 +76,23 @@ def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODALITIES)
-def test_what_a_masked_input_holds_changes_nothing(tiny_model, batch, name):
+def test_what_is_masked_is_absent_whatever_it_holds(tiny_model, batch, name):
     index = MODALITIES.index(name)
-    batch["modality_mask"][[0, 2], index] = False
-    expected = tiny_model(**batch)
     key = CLIP_INPUTS[index]
+    # Of some clips.
+    batch["modality_mask"][[0, 2], index] = False
+    expected, (states, mask) = tiny_model(**batch), conditions(tiny_model, batch)
     batch[key][[0, 2]] = 59 if name == "subtitle" else float("nan")
-    output = tiny_model(**batch)
-    torch.testing.assert_close(output.scores, expected.scores, atol=0, rtol=0)
-    assert (output.modality_embeds[[0, 2], index] == 0).all()
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
-    expected_states, expected_mask = states[mask], mask
-    batch[key][[0, 2]] = 0
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
-    assert torch.equal(mask, expected_mask)
-    torch.testing.assert_close(states[mask], expected_states, atol=0, rtol=0)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", MODALITIES)
-def test_masking_equals_absence(tiny_model, batch, name):
-    index = MODALITIES.index(name)
+    output, (same_states, same_mask) = tiny_model(**batch), conditions(tiny_model, batch)
+    assert torch.equal(output.scores, expected.scores) and not output.modality_embeds[[0, 2], index].any()
+    assert torch.equal(same_mask, mask) and torch.equal(same_states[mask], states[mask])
+    # Of all clips, as if it were not given.
     batch["modality_mask"][:, index] = False
-    masked = tiny_model(**batch)
-    absent = {k: v for k, v in batch.items() if not k.startswith(CLIP_INPUTS[index].split("_input_ids")[0])}
-    torch.testing.assert_close(tiny_model(**absent).scores, masked.scores, atol=0, rtol=0)
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
-    kept = {k: v for k, v in absent.items() if k in (*CLIP_INPUTS, "modality_mask")}
-    absent_states, absent_mask = tiny_model.get_condition_states(**kept)
-    assert absent_states.shape == states.shape
-    arguments = batch["input_ids"], batch["attention_mask"]
-    torch.testing.assert_close(
-        tiny_model.match(*arguments, absent_states, absent_mask), tiny_model.match(*arguments, states, mask)
-    )
+    absent = {k: v for k, v in batch.items() if not k.startswith(key.removesuffix("_input_ids"))}
+    assert torch.equal(tiny_model(**absent).scores, tiny_model(**batch).scores)
+    texts = [batch[k] for k in TEXT_INPUTS]
+    matched = [tiny_model.match(*texts, *conditions(tiny_model, inputs)) for inputs in (absent, batch)]
+    torch.testing.assert_close(*matched)
 
 
 @torch.no_grad()
@@ -110,43 +100,32 @@ def test_order_batch_size_and_padding_change_nothing(tiny_model):
     batch = make_batch(6)
     batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()
     expected = tiny_model(**batch)
+    matched = tiny_model.match(*(batch[name] for name in TEXT_INPUTS), *conditions(tiny_model, batch))
+    assert matched.shape == (6,) and matched.isfinite().all()
     order = torch.tensor([4, 2, 0, 5, 1, 3])
     shuffled = tiny_model(**{name: value[order] for name, value in batch.items()})
     torch.testing.assert_close(shuffled.scores, expected.scores[order][:, order], **CLOSE)
-    single = [tiny_model(**{name: value[i : i + 1] for name, value in batch.items()}) for i in range(6)]
-    torch.testing.assert_close(torch.cat([x.modality_embeds for x in single]), expected.modality_embeds, **CLOSE)
-    torch.testing.assert_close(torch.cat([x.text_embeds for x in single]), expected.text_embeds, **CLOSE)
+    for row in range(6):
+        single = {name: value[row : row + 1] for name, value in batch.items()}
+        alone = tiny_model(**single)
+        torch.testing.assert_close(alone.modality_embeds[0], expected.modality_embeds[row], **CLOSE)
+        torch.testing.assert_close(alone.text_embeds[0], expected.text_embeds[row], **CLOSE)
+        length = int(single["attention_mask"].sum())
+        texts = [single[name][:, :length] for name in TEXT_INPUTS]
+        torch.testing.assert_close(tiny_model.match(*texts, *conditions(tiny_model, single))[0], matched[row], **CLOSE)
     padded = dict(batch)
-    for name in ("input_ids", "attention_mask", "subtitle_input_ids", "subtitle_attention_mask"):
+    for name in (*TEXT_INPUTS, "subtitle_input_ids", "subtitle_attention_mask"):
         padded[name] = torch.nn.functional.pad(batch[name], (0, 7))
     torch.testing.assert_close(tiny_model(**padded).scores, expected.scores, **CLOSE)
-
-
-@torch.no_grad()
-def test_matching_does_not_depend_on_padding_or_on_absent_modalities_of_the_batch(tiny_model):
-    batch = make_batch(3)
-    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0]]).bool()
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
-    together = tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
-    assert together.shape == (3,) and together.isfinite().all()
-    for i in range(3):
-        own_states, own_mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(i, i + 1)))
-        assert own_states.shape[1] <= states.shape[1]
-        length = int(batch["attention_mask"][i].sum())
-        alone = tiny_model.match(
-            batch["input_ids"][i : i + 1, :length], batch["attention_mask"][i : i + 1, :length], own_states, own_mask
-        )
-        torch.testing.assert_close(alone, together[i : i + 1], **CLOSE)
 
 
 @pytest.mark.parametrize("gradients", [False, True])
 def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
     with torch.set_grad_enabled(gradients):
-        states, mask = tiny_model.get_condition_states(**clip_inputs(batch, slice(1, 2)))
-        text = batch["input_ids"], batch["attention_mask"]
-        number = len(batch["input_ids"])
-        repeated = tiny_model.match(*text, states.expand(number, -1, -1), mask.expand(number, -1))
-        torch.testing.assert_close(tiny_model.match(*text, states, mask), repeated, **CLOSE)
+        states, mask = conditions(tiny_model, {name: value[1:2] for name, value in batch.items()})
+        texts = [batch[name] for name in TEXT_INPUTS]
+        repeated = tiny_model.match(*texts, states.expand(4, -1, -1), mask.expand(4, -1))
+        torch.testing.assert_close(tiny_model.match(*texts, states, mask), repeated, **CLOSE)
     assert repeated.std() > 1e-4
 
 
@@ -154,7 +133,7 @@ def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
 def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
     torch.manual_seed(0)
     model = ScalarModel(make_tiny_config(mask_condition_padding=False)).eval()
-    _, mask = model.get_condition_states(**clip_inputs(batch))
+    _, mask = conditions(model, batch)
     assert mask.all() and not batch["subtitle_attention_mask"].all()
 
 
@@ -169,8 +148,8 @@ def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_mod
         return batch["input_ids"][texts], batch["attention_mask"][texts], states, mask
 
     output = tiny_model(**batch, select_pairs=select_pairs, condition_on=("video", "audio"))
-    inputs = clip_inputs(batch) | {"modality_mask": torch.tensor([[True, True, False]]).expand(4, -1)}
-    states, mask = tiny_model.get_condition_states(**inputs)
+    batch["modality_mask"] = torch.tensor([[True, True, False]]).expand(4, -1)
+    states, mask = conditions(tiny_model, batch)
     texts, clips = chosen
     expected = tiny_model.match(batch["input_ids"][texts], batch["attention_mask"][texts], states[clips], mask[clips])
     torch.testing.assert_close(output.match_logits.softmax(-1)[:, 1], expected.sigmoid(), **CLOSE)
@@ -193,7 +172,7 @@ def test_bad_calls_are_refused(tiny_model, batch, change, error, name):
 
 
 def test_a_pair_without_any_condition_token_is_refused(tiny_model, batch):
-    states, mask = tiny_model.get_condition_states(**clip_inputs(batch))
+    states, mask = conditions(tiny_model, batch)
     mask[1] = False
     with pytest.raises(ValueError, match=r"\[1\]"):
         tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
@@ -282,7 +261,7 @@ def test_any_encoders_can_be_composed_saved_and_loaded(vision, audio, poolings, 
     torch.testing.assert_close(output.modality_embeds[:, 0], expected, **CLOSE)  # the encoder's own weights
     assert output.scores.shape == (4, 4) and output.scores.isfinite().all()
     with pytest.raises(ValueError, match="Matching is not available"):
-        model.get_condition_states(**clip_inputs(batch))
+        conditions(model, batch)
     model.save_pretrained(tmp_path)
     again = AutoModel.from_pretrained(tmp_path).eval()
     with torch.no_grad():
