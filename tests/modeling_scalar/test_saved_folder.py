@@ -2,7 +2,6 @@
 
 import ast
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -27,6 +26,7 @@ BANNED = {"__import__", "compile", "eval", "exec"}
 
 @pytest.fixture(scope="module", params=sorted(MOST))
 def saved(request, tmp_path_factory, tiny_processor):
+    """The kind of a model, and the nodes of the syntax trees of the files that are saved with it, by their names."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "towers":
         model, processor = ScalarModel(make_tiny_config()), tiny_processor
@@ -35,30 +35,27 @@ def saved(request, tmp_path_factory, tiny_processor):
         model, processor = ScalarModel.from_joint_encoder(encoder), ScalarProcessor.from_joint_encoder(encoder)
     model.save_pretrained(folder / "saved")
     processor.save_pretrained(folder / "saved")
-    return request.param, sorted((folder / "saved").rglob("*.py"))
-
-
-def trees(files: list[Path]) -> dict[str, ast.Module]:
-    return {path.name: ast.parse(path.read_text("utf-8")) for path in files}
+    nodes = {}
+    for path in (folder / "saved").rglob("*.py"):
+        nodes[path.stem] = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    return request.param, nodes
 
 
 def test_the_code_beside_a_checkpoint_is_as_short_as_promised(saved):
     kind, files = saved
-    num_nodes = 0
-    for tree in trees(files).values():
-        num_nodes += len(list(ast.walk(tree)))
+    num_nodes = sum(map(len, files.values()))
     most_files, most_nodes = MOST[kind]
     assert 8 <= len(files) <= most_files and 20_000 < num_nodes <= most_nodes, (len(files), num_nodes)
-    assert any(path.name == "scores_scalar.py" for path in files)
+    assert "scores_scalar" in files
 
 
 def test_the_code_beside_a_checkpoint_imports_only_what_is_listed(saved):
     _, files = saved
-    siblings, found = {path.stem for path in files}, set()
-    for name, tree in trees(files).items():
-        for node in ast.walk(tree):
+    found = set()
+    for name, nodes in files.items():
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.level == 1 and node.module in siblings, f"{name}: from .{node.module}"
+                assert node.level == 1 and node.module in files, f"{name}: from .{node.module}"
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 modules = [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
                 found |= {module.split(".")[0] for module in modules}
@@ -68,8 +65,8 @@ def test_the_code_beside_a_checkpoint_imports_only_what_is_listed(saved):
 
 def test_the_code_beside_a_checkpoint_calls_nothing_that_runs_other_programs(saved):
     _, files = saved
-    for name, tree in trees(files).items():
-        for node in ast.walk(tree):
+    for name, nodes in files.items():
+        for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
                 assert node.attr in OF_OS, f"{name}: os.{node.attr}"
             called = node.func if isinstance(node, ast.Call) else None
