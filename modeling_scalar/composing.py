@@ -35,11 +35,12 @@ def compose(
 def _load_tower(tower: str | PreTrainedModel, name: str) -> PreTrainedModel:
     if isinstance(tower, PreTrainedModel):
         return tower
-    config = AutoConfig.from_pretrained(tower)
+    config = AutoConfig.from_pretrained(tower, trust_remote_code=False)
     # Of a dual encoder such as CLIP only one half is used.
     is_dual = hasattr(config, f"{name}_config")
     tower_class = AutoModel if is_dual else TOWERS.get(config.model_type, AutoModel)
-    model, info = tower_class.from_pretrained(tower, dtype=torch.float32, output_loading_info=True)
+    options = {"dtype": torch.float32, "trust_remote_code": False}
+    model, info = tower_class.from_pretrained(tower, output_loading_info=True, **options)
     # Poolers are dropped unless requested, and cross-attention is new for an encoder's weights.
     missing = [key for key in info["missing_keys"] if "crossattention" not in key and "pooler" not in key]
     if missing:

@@ -317,6 +317,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), BertModel(BertConfig(vocab_size=60, **SMALL)))
 
 
+def test_an_encoder_by_name_that_needs_code_of_its_own_is_refused(tmp_path):
+    config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text("raise SystemExit('it has run')")
+    with pytest.raises(ValueError, match="contains custom code"):
+        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), BertModel(BertConfig(vocab_size=60, **SMALL)))
+
+
 def test_a_class_token_that_has_seen_no_word_is_refused():
     with pytest.raises(Exception, match="text_pooling='cls'"):
         make_tiny_config(text_config=CLIPTextConfig(**SMALL_TEXT))
