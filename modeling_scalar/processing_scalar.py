@@ -546,13 +546,13 @@ class ScalarProcessor(ProcessorMixin):
         if isinstance(text, str):
             text = [text]
         texts = list(text)
+        if not texts:
+            raise ValueError("`text` is an empty list. Pass at least one caption, or None.")
         if not all(isinstance(item, str) for item in texts):
             raise TypeError(f"`text` must be a string or a list of strings, got {text!r:.80}.")
         return self._tokenize(texts, {"max_length": self.max_text_length} | options, return_tensors)
 
     def _tokenize(self, texts: list, options: dict[str, Any], return_tensors: str | None = "pt") -> Mapping[str, Any]:
-        if not texts:
-            raise ValueError("`text` is an empty list. Pass at least one caption, or None.")
         default = {"padding": "longest", "truncation": True, "return_token_type_ids": False}
         return dict(self.tokenizer(texts, **(default | options), return_tensors=return_tensors))
 

@@ -196,6 +196,8 @@ def test_a_sentence_transformer_takes_any_text_and_tokens_of_encoders_as_words(c
     torch.testing.assert_close(output.modality_embeds, normalize(expected, dim=-1), **CLOSE)
     torch.testing.assert_close(output.text_embeds, normalize(expected[2, 3:], dim=-1), **CLOSE)
     assert torch.equal(output.modality_mask, expected.any(dim=-1))
+    with pytest.raises(ValueError, match="`text` is an empty list"):
+        processor(text=[])
 
 
 def test_slices_are_equal_or_disjoint_and_lie_within_a_query():
