@@ -735,6 +735,11 @@ class MediaReader:
     # Of the last two streams, shared by all readers: windows are read one by one.
     _cached_packets: dict[tuple, Packets] = {}
 
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether a damaged stream counts as missing."""
+        return self.on_error == "missing"
+
     def reporting_to(self, report: Callable[[str], Any] | None) -> "MediaReader":
         """
         Return a reader that skips what is damaged of a stream; if nothing else is in it, it is an error.

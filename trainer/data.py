@@ -302,7 +302,7 @@ class ClipDataset(Examples):
         super().__init__(rows)
         warn_unread(rows.column_names, processor.modalities)
         self.processor = processor
-        self.collator = ScalarDataCollator(processor, leaves_out=processor.reader.on_error == "missing")
+        self.collator = ScalarDataCollator(processor, leaves_out=processor.reader.is_tolerant)
         self.seed = seed
         # All frames of every clip, of which each epoch draws its own.
         self._clips: list[Clip] | None = None
