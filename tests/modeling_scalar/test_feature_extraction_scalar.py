@@ -87,14 +87,12 @@ def all_segments(waveform, length, minimum=1):
 
 
 @pytest.mark.parametrize("windows", [1, 9, 10, 11, 35, 60])
-@pytest.mark.parametrize(("num_segments", "chosen"), [(1, [[0], [0], [0], [0], [1], [2]]), (2, None)])
-def test_segments_are_cut_from_the_normalised_and_padded_filter_bank(windows, num_segments, chosen):
+@pytest.mark.parametrize("num_segments", [1, 2])
+def test_segments_are_cut_from_the_normalised_and_padded_filter_bank(windows, num_segments):
     waveform = noise(400 + 160 * (windows - 1))
     segments = all_segments(waveform, 10, num_segments)
     parts = np.array_split(np.arange(len(segments)), num_segments)
     expected = [part[(len(part) + 1) // 2 - 1] for part in parts]
-    if chosen:
-        assert expected in chosen
     features = ScalarFeatureExtractor(segment_length=10, num_segments=num_segments).process_waveform(waveform)
     assert features.dtype == torch.float32
     torch.testing.assert_close(features, segments[expected], atol=1e-5, rtol=0)  # FFT batching
