@@ -63,13 +63,10 @@ class JointEncoderModel(ScalarRetrievalModel):
     def encode_rows(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Embed one modality of clips that all have it: `(rows, dim)`."""
 
-    def inputs_of(self, name: str) -> tuple[str, ...]:
-        """Return the arguments that a modality needs; for texts these are the tokens."""
-        return f"{name}_input_ids", f"{name}_attention_mask"
-
-    def computed_inputs_of(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Return what can be given in place of a modality's [`inputs_of`], other than the encoder's embeddings."""
-        return ()
+    def input_sets(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Return the sets of arguments of which a modality needs one, if the encoder's embeddings are not given; for
+        texts this is the tokens."""
+        return ((f"{name}_input_ids", f"{name}_attention_mask"),)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -190,7 +187,7 @@ class JointEncoderModel(ScalarRetrievalModel):
         names = self.config.modalities
         choices = {}
         for name in names:
-            choices[name] = ((f"{name}_pooled",), *self.computed_inputs_of(name), self.inputs_of(name))
+            choices[name] = ((f"{name}_pooled",), *self.input_sets(name))
         given, modality_mask = self.clip_inputs(inputs, modality_mask, choices)
         # Only the clips that have a modality are encoded.
         embeds = {}
@@ -294,15 +291,13 @@ class ScalarJointModel(JointEncoderModel):
             attentions=output.attentions,
         )
 
-    def inputs_of(self, name: str) -> tuple[str, ...]:
-        """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
-        return *_OF_TOWERS.get(name, ()), *super().inputs_of(name)
-
-    def computed_inputs_of(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """Return the output of a modality's tower, with the tokens; see [`JointEncoderModel`]."""
+    def input_sets(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """Return the sets of arguments of which a modality needs one; for pictures and sound the input of the tower or
+        its output, with the tokens."""
+        (tokens,) = super().input_sets(name)
         if name not in _OF_TOWERS:
-            return ()
-        return ((f"{name}_soft_tokens", *super().inputs_of(name)),)
+            return (tokens,)
+        return (*_OF_TOWERS[name], *tokens), (f"{name}_soft_tokens", *tokens)
 
     def _soft_tokens(self, name: str, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The output of a tower, `(rows, tokens, hidden)`, padded with zeros."""

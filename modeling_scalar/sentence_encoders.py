@@ -183,9 +183,9 @@ class ScalarSentenceModel(JointEncoderModel):
             return super().get_input_embeddings()
         return network.get_input_embeddings()
 
-    def inputs_of(self, name: str) -> tuple[str, ...]:
+    def input_sets(self, name: str) -> tuple[tuple[str, ...], ...]:
         """Return the arguments that a modality needs; see [`JointEncoderModel`]."""
-        return _inputs_of(name)
+        return (_inputs_of(name),)
 
     def encode_texts(self, inputs: Mapping[str, torch.Tensor], **flags) -> BaseModelOutputWithPooling:
         """Embed queries; see [`JointEncoderModel`]."""

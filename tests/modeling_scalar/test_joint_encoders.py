@@ -365,7 +365,7 @@ def test_the_inputs_are_checked(joint):
         model.get_modality_features(pixel_values_videos=batch["pixel_values_videos"])
     with pytest.raises(ValueError, match=r"marks \['audio', 'subtitle'\]"):
         model.get_modality_features(
-            **{key: batch[key] for key in model.inputs_of("video")}, modality_mask=batch["modality_mask"]
+            **{key: batch[key] for key in model.input_sets("video")[0]}, modality_mask=batch["modality_mask"]
         )
 
 

@@ -83,7 +83,7 @@ def test_masked_is_absent_whatever_it_holds(five):
     expected, mask = embed(five, make_clips(MIXED))
     batch = processor(clips=make_clips()) | {"modality_mask": mask}
     for index, name in enumerate(FIVE):
-        for key in five[0].inputs_of(name):
+        for key in five[0].input_sets(name)[0]:
             junk = float("nan") if batch[key].is_floating_point() else 1
             batch[key] = batch[key].clone()
             batch[key][~mask[:, index]] = junk
