@@ -13,7 +13,9 @@ from torch.nn.functional import normalize
 
 from scalar_retrieval.modeling_scalar import MODALITIES, scores_scalar
 from scalar_retrieval.modeling_scalar.scores_scalar import (
+    ScoreOptions,
     closed_form,
+    exact_scores,
     find_method,
     paired_centroids,
     paired_weights,
@@ -107,6 +109,8 @@ def test_a_centroid_counts_as_no_shorter_than_its_coarsest_dtype_resolves(text_d
         expected = pytest.approx(length / max(length, least), rel=2e-3)
         assert retrieval_scores(text, vectors, method="uniform").item() == expected
         assert paired_centroids(text, vectors, query_temperature=math.inf)[0, 0].item() == expected
+        mask, options = torch.ones(1, 2, dtype=torch.bool), ScoreOptions(math.inf)
+        assert exact_scores(text, vectors, mask, least, options).item() == expected
 
 
 @pytest.mark.parametrize("temperature", [0.04, 0.01, 0.001])
