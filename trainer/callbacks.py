@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .distributed import on_any_process
@@ -129,14 +128,4 @@ class EpochOfData(TrainerCallback):
             follower.set_epoch(int(state.epoch + 1e-6))
 
 
-class LoraRate(TrainerCallback):
-    """Read the learning rate of the LoRA matrices in each step, before the schedule advances."""
-
-    value: float
-
-    def on_pre_optimizer_step(self, *event: Any, optimizer: torch.optim.Optimizer, **kwargs: Any) -> None:
-        """Read the rate of the group that was added last."""
-        self.value = float(optimizer.param_groups[-1]["lr"])
-
-
-__all__ = ["AroundCheckpoints", "EpochOfData", "LoraRate", "SaveAfterEpoch", "StopOnInterrupt"]
+__all__ = ["AroundCheckpoints", "EpochOfData", "SaveAfterEpoch", "StopOnInterrupt"]

@@ -20,7 +20,6 @@ from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, find_method, paired_weights
 
-from .callbacks import LoraRate
 from .data import ClipDataset, Examples, check_rows, clips_of
 from .distributed import RowLayout, average_gradients, world_size
 from .draws import MatchingPairs, choose_pairs, derived_generator, full_view_probability, reduced_views
@@ -223,8 +222,6 @@ class ScalarTrainer(ResumableTrainer):
                 "`lora_learning_rate` has no effect on an optimizer of your own. Give it groups with rates."
             )
         self.matching_loss = MatchingLoss()
-        self.lora_rate = LoraRate()
-        self.add_callback(self.lora_rate)
         self._reset_counts()
 
     # Model and data -----------------------------------------------------------------------------------------------
@@ -466,6 +463,9 @@ class ScalarTrainer(ResumableTrainer):
         """Compute the loss and its gradient, in parts if `mini_batch_size` is set."""
         # The loader has pinned them, so this process need not wait for the copy.
         inputs = send_to_device(inputs, self.args.device, non_blocking=True)
+        if self.args.lora_learning_rate is not None:
+            # That of the group that was added last. The schedule has advanced when this step is logged.
+            self._lora_rate = float(self.optimizer.param_groups[-1]["lr"])
         if self.args.mini_batch_size is None:
             loss = super().training_step(model, inputs, num_items_in_batch)
         else:
@@ -574,7 +574,7 @@ class ScalarTrainer(ResumableTrainer):
             self._clips_since_log = 0
             self._time_of_log = now
         if "learning_rate" in logs and self.args.lora_learning_rate is not None:
-            logs["lora_learning_rate"] = self.lora_rate.value
+            logs["lora_learning_rate"] = self._lora_rate
         if "train_loss" in logs:  # over all steps, including those before a resumed run
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step, 1)
         super().log(logs, start_time)

@@ -15,16 +15,18 @@ from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.scores_scalar import paired_centroids
 from scalar_retrieval.trainer import losses
 from scalar_retrieval.trainer.distributed import RowLayout
-from scalar_retrieval.trainer.draws import draw_negatives
 from scalar_retrieval.trainer.losses import (
-    AlignmentLoss,
     CrossArityLoss,
     MatchingLoss,
-    PathwaysLoss,
-    SemanticLoss,
     UniformityLoss,
 )
-from scalar_retrieval.trainer.objectives import OBJECTIVES, Batch, ContrastiveObjective, ScalarObjective
+from scalar_retrieval.trainer.objectives import (
+    OBJECTIVES,
+    Batch,
+    ContrastiveObjective,
+    PathwaysObjective,
+    ScalarObjective,
+)
 from scalar_retrieval.trainer.training_args import OBJECTIVE_NAMES, WITH_SEMANTICS, ScalarTrainingArguments
 
 
@@ -196,7 +198,7 @@ def test_the_terms_of_a_batch_equal_the_loops(drawn):
     for name, (weight, loss) in expected.items():
         assert terms[name][0] == weight
         assert terms[name][1].item() == pytest.approx(loss, rel=1e-9, abs=1e-12), name
-    pathways = PathwaysLoss(drawn.temperature)(*drawn[:3], *drawn[:3], same_clip=batch.same_clip)
+    ((_, pathways),) = PathwaysObjective(args, config)(batch, 0).values()
     assert pathways.item() == pytest.approx(loop_pathways(drawn), rel=1e-9, abs=1e-12)
 
 
@@ -245,73 +247,10 @@ def test_matching_equals_binary_cross_entropy():
     assert MatchingLoss()(torch.zeros(0, 2), torch.zeros(0, dtype=torch.bool)).item() == 0
 
 
-def uniform(rows, seed=0):
-    return torch.rand(rows, generator=torch.Generator().manual_seed(seed))
-
-
-def test_negatives_respect_the_offset_and_the_candidates():
-    candidates = torch.tensor([False, True, True, True])
-    drawn = torch.stack([draw_negatives(torch.zeros(2, 4), candidates, uniform(2, i), offset=1) for i in range(200)])
-    assert set(drawn[:, 0].tolist()) == {2, 3} and set(drawn[:, 1].tolist()) == {1, 3}
-    only = draw_negatives(torch.zeros(2, 2), torch.tensor([True, False]), uniform(2))
-    assert only.tolist() == [-1, 0]
-    for draw in (0.0, 1 - 2**-24):  # the ends of the interval, next to columns of weight 0
-        assert draw_negatives(torch.zeros(1, 4), candidates, torch.tensor([draw]), offset=3).item() in (1, 2)
-
-
-def test_negatives_are_drawn_also_where_a_clip_has_no_score():
-    scores = torch.full((2, 3), float("-inf"))
-    scores[0, 2] = 0.5
-    drawn = torch.stack([draw_negatives(scores, torch.ones(3).bool(), uniform(2, i)) for i in range(100)])
-    assert (drawn[:, 0] == 2).float().mean() > 0.95 and set(drawn[:, 1].tolist()) == {0, 2}
-
-
-def make_affinities(batch_size=5):
-    """A sparse S*: 1 on the diagonal, a few known pairs, not symmetric."""
-    affinities = torch.eye(batch_size, dtype=torch.float64)
-    affinities[0, 1], affinities[1, 0], affinities[2, 4], affinities[3, 0] = 0.8, 0.8, 0.35, 0.05
-    return affinities
-
-
-def test_calibration_abstains_from_unknown_pairs_and_ranking_does_not():
-    scores = torch.zeros(5, 5, dtype=torch.float64, requires_grad=True)
-    affinities = make_affinities()
-    full, ranking = SemanticLoss(), SemanticLoss(calibration_weight=0.0)
-    (full(scores, affinities) - ranking(scores, affinities)).backward()
-    assert torch.equal(scores.grad != 0, affinities > 0)  # no known target here is 1/2
-    scores.grad = None
-    ranking(scores, affinities).backward()
-    assert (scores.grad != 0).all()
-
-
 def test_uniformity_moves_no_point_that_is_alone():
     alone = torch.tensor([[1.0, 0.0]], requires_grad=True)
     UniformityLoss()(alone).backward()
     assert (alone.grad == 0).all()
-
-
-def test_the_parts_of_a_batch_add_up_to_it():
-    """Two halves with the columns of all, each divided by the mean number of rows: their mean is the whole."""
-    texts, modalities, mask = make_rows()
-    reduced = mask.clone()
-    reduced[0, 1] = False
-    scores = torch.rand(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    affinities = make_affinities()
-    parts = [slice(0, 2), slice(2, 5)]
-    observed = (affinities > 0).sum() / 2
-    for whole, split in (
-        (AlignmentLoss()(scores, scores.T), lambda p: AlignmentLoss()(scores[p], scores.T[p], p.start, 2.5)),
-        (SemanticLoss()(scores, affinities), lambda p: SemanticLoss()(scores[p], affinities[p], 2.5, observed)),
-        (
-            CrossArityLoss()(texts, modalities, mask, reduced),
-            lambda p: CrossArityLoss()(texts[p], modalities[p], mask[p], reduced[p], 2.5),
-        ),
-        (
-            PathwaysLoss()(texts, modalities, mask, texts, modalities, mask),
-            lambda p: PathwaysLoss()(texts[p], modalities[p], mask[p], texts, modalities, mask, p.start, 2.5),
-        ),
-    ):
-        torch.testing.assert_close(sum(split(part) for part in parts) / 2, whole)
 
 
 def test_the_arguments_name_the_objectives_and_what_they_need():

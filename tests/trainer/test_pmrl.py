@@ -1,12 +1,15 @@
 """PMRL's objective against float64 singular value decompositions, one row at a time."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from scalar_retrieval.trainer.distributed import RowLayout
 from scalar_retrieval.trainer.losses import PMRLLoss, leading_directions
+from scalar_retrieval.trainer.objectives import Batch, PMRLObjective
 
 MASKS = [[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
 
@@ -61,11 +64,13 @@ def test_the_loss_equals_the_loop(temperatures):
     loss = PMRLLoss(*temperatures)(singular_values, directions, directions)
     assert loss.item() == pytest.approx(expected, rel=1e-10)
     # Captions of one clip are no negatives of each other.
-    same_clip = torch.zeros(len(MASKS), len(MASKS), dtype=torch.bool)
-    same_clip[0, 2] = same_clip[2, 0] = True
-    loss = PMRLLoss(*temperatures)(singular_values, directions, directions, same_clip=same_clip)
-    without = loop_loss(decomposition, columns, 0, *temperatures, left_out={(0, 2), (2, 0)}).item()
-    assert loss.item() == pytest.approx(without, rel=1e-10) and without < expected
+    args = SimpleNamespace(direction_temperature=temperatures[1])
+    clips = torch.tensor([0, 1, 0, 2, 3, 4])
+    batch = Batch(RowLayout((len(MASKS),), 0), *rows, rows[2], clips=clips)
+    ((_, loss),) = PMRLObjective(args, None)(batch, 0).values()
+    without = loop_loss(decomposition, columns, 0, 0.05, temperatures[1], left_out={(0, 2), (2, 0)}).item()
+    assert loss.item() == pytest.approx(without, rel=1e-10)
+    assert without < loop_loss(decomposition, columns, 0, 0.05, temperatures[1])
 
 
 def test_gradients_equal_finite_differences_of_the_decomposition():
