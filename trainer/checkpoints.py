@@ -5,7 +5,6 @@ without a manifest is no checkpoint, so nothing half-written is ever taken as on
 """
 
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -120,13 +119,8 @@ def check_run(checkpoint: str | Path, run: dict[str, Any]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    for file in folder.rglob("*"):
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    sync_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        sync_folder(path)  # which also does it for a file
 
 
 def finish_checkpoint(checkpoint: Path, step: int, run: dict[str, Any]) -> None:

@@ -2,13 +2,10 @@
 one run."""
 
 import json
-import random
 import shutil
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from scalar_retrieval.gallery.store.files import write_json
 from scalar_retrieval.trainer.checkpoints import (
@@ -36,15 +33,11 @@ RUN, FREE = {"seed": 50, "frozen weights": "a" * 64}, {"max_steps": 9}
 
 
 def write(folder, step):
-    """A checkpoint with the files of a small run."""
+    """A checkpoint; nothing looks into its files."""
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    save_file({"weight": torch.arange(64.0) + step}, path / "adapter_model.safetensors")
-    torch.save({"state": {0: {"exp_avg": torch.ones(64)}}}, path / "optimizer.pt")
-    torch.save({"last_epoch": step}, path / "scheduler.pt")
-    numbers = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
-    torch.save(numbers, path / "rng_state.pth")
-    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    for name in FILES:
+        (path / name).write_text(f"{name} of step {step}")
     finish_checkpoint(path, step, RUN)
     return path
 
@@ -154,6 +147,13 @@ def test_a_failed_save_leaves_nothing_half_written_and_names_what_is_left(tmp_pa
         with describe_failed_save(tmp_path, "checkpoint-4", partial):
             raise error("No space left on device")
     assert is_complete(kept) and [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+
+
+def test_a_save_that_fails_on_a_full_disk_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+    with pytest.raises(OSError, match=r"the disk is full \(broken pipe\). There is no complete checkpoint"):
+        with describe_failed_save(tmp_path, "checkpoint-4"):
+            raise OSError("broken pipe")
 
 
 # The folder of a run -------------------------------------------------------------------------------------------------
