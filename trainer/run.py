@@ -38,7 +38,7 @@ from .checkpoints import (
 )
 from .data import Examples
 from .distributed import check_launched
-from .lora import count_parameters, parts_of, without_adapter
+from .lora import count_parameters
 from .objectives import OBJECTIVES
 from .recipe import RunArguments, parse_arguments
 from .scalar_trainer import ScalarTrainer, make_trainable
@@ -54,18 +54,8 @@ TARGETS = "semantic_targets.safetensors"
 def _build_model(
     run: RunArguments, args: ScalarTrainingArguments
 ) -> tuple[PeftModel | ScalarRetrievalModel, ScalarProcessor]:
-    # Fields of the configuration that this run needs.
-    start = identify(run.model)
-    changes = run.model_changes
-    if args.learnable_temperature:
-        changes["has_logit_scale"] = True
-    if "heads" in parts_of(args.adapter) and start.is_joint:
-        changes["has_heads"] = True
-    model, processor = load_model(run.model, dtype=torch.float32, trainable=True, **changes)
-    # A temperature that was learned before is continued.
-    if args.learnable_temperature and not start.config.get("has_logit_scale"):
-        torch.nn.init.constant_(without_adapter(model).logit_scale.log_scale, -math.log(args.temperature))
-    return make_trainable(model, args, OBJECTIVES[args.objective], start.commit), processor
+    model, processor = load_model(run.model, dtype=torch.float32, trainable=True, **run.model_changes)
+    return make_trainable(model, args, OBJECTIVES[args.objective], identify(run.model).commit), processor
 
 
 def _stored_examples(
