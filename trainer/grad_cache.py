@@ -63,7 +63,7 @@ def with_tower_features(model: ScalarRetrievalModel, inputs: dict[str, Any], wit
     # If no clip has a modality, its tower returns nothing, and a joint encoder has no sequences of it.
     replaced = set(frozen)
     for name, tower in towers.items():
-        if tower.features[0] not in features:
+        if tower.output not in features:
             replaced.update(key for key in inputs if key.startswith(f"{name}_"))
     kept = {key: value for key, value in inputs.items() if key not in replaced}
     return kept | features

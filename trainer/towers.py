@@ -18,12 +18,12 @@ class Tower:
     Args:
         modules (`tuple` of `str`): The names of its parts in the model.
         inputs (`tuple` of `str`): The model's arguments that only this tower reads.
-        features (`tuple` of `str`): The outputs that replace them; see `get_tower_features` of the model.
+        output (`str`): What replaces them, one of the outputs of the model's `get_tower_features`.
     """
 
     modules: tuple[str, ...]
     inputs: tuple[str, ...]
-    features: tuple[str, ...]
+    output: str
 
     def parts(self, model: ScalarRetrievalModel) -> dict[str, torch.nn.Module]:
         """Return the parts that a model has; a joint encoder lacks those of modalities it does not embed."""
@@ -44,19 +44,19 @@ class Tower:
 
 
 _OF_THREE = {
-    "video": Tower(("vision_model",), ("pixel_values_videos",), ("video_pooled", "video_states")),
-    "audio": Tower(("audio_model",), ("input_features",), ("audio_pooled", "audio_states")),
+    "video": Tower(("vision_model",), ("pixel_values_videos",), "video_pooled"),
+    "audio": Tower(("audio_model",), ("input_features",), "audio_pooled"),
 }
 _OF_JOINT = {
     "video": Tower(
         ("backbone.vision_tower", "backbone.embed_vision"),
         ("pixel_values_videos", "video_position_ids"),
-        ("video_soft_tokens", "video_input_ids"),
+        "video_soft_tokens",
     ),
     "audio": Tower(
         ("backbone.audio_tower", "backbone.embed_audio"),
         ("input_features", "input_features_mask"),
-        ("audio_soft_tokens", "audio_input_ids"),
+        "audio_soft_tokens",
     ),
 }
 
