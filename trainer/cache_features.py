@@ -322,12 +322,9 @@ class FeatureDataset(Examples):
         model = without_adapter(model)
         for tower in towers_of(model).values():
             if not tower.is_frozen(model):
-                frozen = "paper"
-                if isinstance(model.config, ScalarJointConfig):
-                    frozen = "trunk"
                 raise ValueError(
                     f"The {tower.modules[0]} must be frozen to train from features, but has trainable parameters. "
-                    f"Use the adapter {frozen!r}, or train from the files."
+                    "Use the adapter 'paper', for a joint encoder 'trunk', or train from the files."
                 )
         # They must be of this model, this processor and these rows.
         now = checksums(model, processor, rows)
