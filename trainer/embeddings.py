@@ -23,39 +23,27 @@ from scalar_retrieval.modeling_scalar.model_identity import part_of
 
 from .data import Examples
 from .identity import tensors_sha256
-from .lora import without_adapter
+from .lora import count_parameters, without_adapter
 
 _CAPTIONS_AT_ONCE = 32
 
 
 def _check_trained(model: ScalarJointModel, path: Any) -> None:
     """Raise a ValueError if training would change the encoder that made the embeddings of the gallery."""
-    # Which parts of the encoder have a gradient, and whether the heads have been trained before.
-    in_encoder = set()
-    has_trained_heads = False
+    trained = count_parameters(model).keys() - {"hyperbolic", "logit_scale"}
+    in_encoder = sorted(part for part in trained if not part.endswith("_head"))
+    if in_encoder or not trained:
+        raise ValueError(
+            f"{path} is a gallery, which holds embeddings of a frozen encoder, but this run trains "
+            f"{in_encoder or 'no heads'} of it. Train with `adapter: heads`, or leave `features` out."
+        )
+    # The heads of an adapter are not those that made the gallery, and a new head adds zero.
     for name, value in model.named_parameters():
-        part = part_of(name)
-        if part.endswith("_head") and "modules_to_save" in name:  # of an adapter, not of what made the gallery
-            continue
-        if part.endswith("_head"):  # a new head adds zero
-            has_trained_heads |= bool(value.abs().max() > 0)
-        elif value.requires_grad and part not in ("hyperbolic", "logit_scale"):
-            in_encoder.add(part)
-    reason = None
-    if in_encoder:
-        reason = f"{sorted(in_encoder)} of the encoder are trained"
-    elif not getattr(model.config, "has_heads", False):
-        reason = "the model has no heads to train"
-    if reason is not None:
-        raise ValueError(
-            f"{path} is a gallery, which holds embeddings of a frozen encoder, but {reason}. Train with "
-            "`adapter: heads`, or leave `features` out."
-        )
-    if has_trained_heads:
-        raise ValueError(
-            f"The heads of this model are already trained, and the embeddings in {path} went through them. Start from "
-            "the encoder without trained heads and a gallery made with it."
-        )
+        if part_of(name).endswith("_head") and "modules_to_save" not in name and value.any():
+            raise ValueError(
+                f"The heads of this model are already trained, and the embeddings in {path} went through them. Start "
+                "from the encoder without trained heads and a gallery made with it."
+            )
 
 
 class EmbeddingDataset(Examples):
