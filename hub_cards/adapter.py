@@ -12,14 +12,13 @@ from scalar_retrieval.modeling_scalar.model_identity import identify
 from .card import Details, render
 from .publishing import Kind, PublishedModel, Push, find_model
 from .records.evaluations import identifier
-from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
+from .trained import OWNED, card_inputs, stage_beside_weights, stage_weights
 
 _SCALARS = ("logit_scale", "hyperbolic")
 
 
 def check_adapter(source: Path) -> None:
-    """Check that a folder holds an adapter that others can load; an error names what is missing."""
-    check_source(source, "adapter", "adapter_model*.safetensors")
+    """Check that others can load an adapter; an error says why not."""
     if not (source / "config.json").is_file():
         raise ValueError(
             f"{source} has no config.json, the configuration that the adapter was trained with: save it there with "
@@ -45,7 +44,6 @@ def find_base(api: HfApi, source: Path, given: str | None, offline: bool = False
         PublishError: it is not on the Hub.
         ValueError: the base is a folder that was never pushed, or has other weights on the Hub.
     """
-    check_adapter(source)
     adapter = identify(source).adapter
     name = adapter.get("base_model_name_or_path") or ""
     # A folder of the base tells which weights the adapter was trained on.
@@ -83,7 +81,6 @@ def stage_adapter(
     Raises:
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
     """
-    check_adapter(source)
     # The base by its id and commit, in place of a folder of this machine.
     stage_weights(source, folder, "adapter_model*.safetensors")
     adapter = identify(source).adapter
@@ -117,6 +114,7 @@ def adapter_card(folder: Path, repo_id: str, details: Details) -> str:
 
 def _stage(push: Push, folder: Path, api: HfApi) -> None:
     source = Path(push.source)
+    check_adapter(source)
     base = find_base(api, source, push.base, offline=push.dry_run is not None)
     stage_adapter(source, folder, base, push.results)
 
@@ -124,4 +122,4 @@ def _stage(push: Push, folder: Path, api: HfApi) -> None:
 _OWNED = (*OWNED, "adapter_config.json", "adapter_model*.safetensors")
 KIND = Kind("adapter", "model", _OWNED, _stage, adapter_card, ("base", "results"))
 
-__all__ = ["KIND", "adapter_card", "check_adapter", "find_base", "stage_adapter"]
+__all__ = ["KIND", "adapter_card", "find_base", "stage_adapter"]

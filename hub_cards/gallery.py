@@ -16,7 +16,7 @@ from huggingface_hub import DatasetCardData, HfApi
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile, verify_gallery
 from scalar_retrieval.gallery.store.file_state import clip_sha256
-from scalar_retrieval.gallery.store.places import MANIFEST, MEDIA
+from scalar_retrieval.gallery.store.places import MEDIA
 from scalar_retrieval.gallery.store.rows import lists_of
 from scalar_retrieval.gallery.store.storage import read_manifest
 from scalar_retrieval.gallery.words.transcripts import KINDS, Transcripts
@@ -84,8 +84,6 @@ class _Names:
 
 def _open(source: Path, media: bool) -> Gallery:
     """Open a gallery that is whole and finished, and holds what is asked for."""
-    if not (source / MANIFEST).is_file():
-        raise FileNotFoundError(f"There is no gallery in {source}.")
     gallery, _ = verify_gallery(source)
     gallery.check_finished()
     if not len(gallery):

@@ -11,7 +11,7 @@ from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .card import Details, render
 from .publishing import Kind, Push
-from .trained import OWNED, card_inputs, check_source, stage_beside_weights, stage_weights
+from .trained import OWNED, card_inputs, stage_beside_weights, stage_weights
 
 
 def stage_model(source: Path, folder: Path, results: Sequence[str | os.PathLike] | None = None) -> None:
@@ -26,9 +26,8 @@ def stage_model(source: Path, folder: Path, results: Sequence[str | os.PathLike]
     Raises:
         FileNotFoundError, ValueError: a file is missing or wrong, or a result was measured with other weights.
     """
-    if source.is_dir() and identify(source).kind == "adapter":
+    if identify(source).kind == "adapter":
         raise ValueError(f"{source} holds an adapter: publish it with `scalar publish adapter`.")
-    check_source(source, "model", "model*.safetensors")
     # Weights are linked, not copied; a sharded model has an index too.
     stage_weights(source, folder, "model*.safetensors")
     for index in source.glob("model.safetensors.index.json"):

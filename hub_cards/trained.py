@@ -29,7 +29,6 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
 )
 
 from .privacy import without_folders
-from .publish import check_folder
 from .records.evaluations import (
     check_weights,
     eval_results,
@@ -61,16 +60,12 @@ def optional_json(path: Path) -> dict[str, Any] | None:
     return read_json(path)
 
 
-def check_source(source: Path, kind: str, weights: str) -> None:
-    """Check that a folder holds weights and the file expected of its kind."""
-    check_folder(source, kind)
-    if not list(source.glob(weights)):
-        raise ValueError(f"{source} holds no weights ({weights}).")
-
-
 def stage_weights(source: Path, folder: Path, pattern: str) -> None:
-    """Link the weights, which may be large; raise a ValueError for a file that is not a safetensors file."""
-    for path in sorted(source.glob(pattern)):
+    """Link the weights, which may be large; raise a ValueError if there are none, or one is no safetensors file."""
+    files = sorted(source.glob(pattern))
+    if not files:
+        raise ValueError(f"{source} holds no weights ({pattern}).")
+    for path in files:
         try:
             with safe_open(path, "pt") as file:
                 file.keys()
@@ -256,4 +251,4 @@ def card_inputs(folder: Path, repo_id: str, pattern: str) -> tuple[dict[str, Any
     return data, variables
 
 
-__all__ = ["OWNED", "card_inputs", "check_source", "optional_json", "stage_beside_weights", "stage_weights"]
+__all__ = ["OWNED", "card_inputs", "optional_json", "stage_beside_weights", "stage_weights"]

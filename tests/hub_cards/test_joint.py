@@ -1,11 +1,9 @@
 """Joint encoders are published as other models are: the same scores elsewhere, and cards that say what they are."""
 
 import json
-import re
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
 
 from scalar_retrieval.hub_cards.adapter import adapter_card, stage_adapter
 from scalar_retrieval.hub_cards.card import Details
@@ -13,11 +11,10 @@ from scalar_retrieval.hub_cards.model import model_card, stage_model
 from scalar_retrieval.hub_cards.publishing import PublishedModel
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.lora import apply_adapters, count_parameters
-from tests.hub_cards.clean_environment import CleanEnvironment
 from tests.hub_cards.folders import blocks, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
 from tests.hub_cards.records.test_runs import RECIPE, TRAINING
-from tests.hub_cards.test_round_trip import SCORE, scores_here
+from tests.hub_cards.test_round_trip import scores_here, scores_of
 from tests.joint_encoders import write_joint_encoder
 
 DETAILS = Details({"license": "apache-2.0", "language": ["en"]})
@@ -110,14 +107,13 @@ def test_the_card_of_a_joint_adapter_describes_what_is_trained(made, staged, run
     assert ("lora" in card.data.tags) == (run != "heads")
 
 
-@pytest.mark.parametrize("base", [None, "light", "user/encoder"])
-def test_heads_on_an_encoder_that_is_not_saved_cannot_be_published_is_said_first(tmp_path, base):
+def test_heads_on_an_encoder_that_is_not_saved_cannot_be_published_is_said_first(tmp_path):
     model, _ = load_model("light", has_heads=True)
     model = apply_adapters(model, "heads", matching=False)
     model.save_pretrained(tmp_path / "run")
     model.get_base_model().config.save_pretrained(tmp_path / "run")
     with pytest.raises(ValueError, match="heads on a SentenceTransformer, .* cannot be published"):
-        push_adapter(tmp_path / "run", "user/heads", base=base, dry_run=tmp_path / "out")
+        push_adapter(tmp_path / "run", "user/heads", dry_run=tmp_path / "out")
 
 
 def test_an_encoder_as_published_is_uploaded_to_be_the_base_of_an_adapter(made, hub):
@@ -130,41 +126,23 @@ def test_an_encoder_as_published_is_uploaded_to_be_the_base_of_an_adapter(made, 
     assert address.endswith(f"user/heads/commit/{hub.repo('user/heads').branches['main']}")
 
 
-@pytest.mark.slow
-def test_the_same_scores_elsewhere(made, hub, tmp_path):
-    """By every way to load and by the snippets of the cards, with torch, transformers and peft alone."""
-    api = hub.api()
-    api.create_repo("user/encoder")
-    api.upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
-    push_model(made / "model", "user/joint", api=api)
-    push_adapter(made / "trunk", "user/trunk", api=api)
-    for name in ("heads", "every"):
-        push_adapter(made / name, f"user/{name}", base="user/encoder", api=api)
-    loaded = {
-        "joint": "AutoModel.from_pretrained('user/joint', trust_remote_code=True)",
-        "trunk": "AutoPeftModelForFeatureExtraction.from_pretrained('user/trunk', trust_remote_code=True)",
-    }
-    script = SCORE + "from peft import AutoPeftModelForFeatureExtraction\n"
-    script += "".join(f"found[{name!r}] = scores({how}, 'user/{name}')\n" for name, how in loaded.items())
-    for name in ("heads", "every", "trunk"):
-        card = ModelCard(hub.repo(f"user/{name}").files()["README.md"].decode())
-        (install,) = re.findall(r"^pip install (.*)$", card.text, re.MULTILINE)
-        assert install == 'torch "transformers>=5.23" "peft>=0.21"'
-        code = blocks(card.text)
-        assert "PeftModel.from_pretrained(base" in code[0] and "model_class.from_pretrained(name" in code[-2]
-        for way, snippet in (("peft", code[0]), ("transformers", code[0] + code[-2])):
-            script += f"space = {{}}\nexec({snippet!r}, space)\n"
-            script += f"found['{name} by {way}'] = scores(space['model'], 'user/{name}')\n"
-        snippets = "\n".join(code)
-        script += f"exec(compile({snippets!r}, 'card', 'exec'), {{'__name__': '__main__'}})\n"
-    script += "print(json.dumps(found))\n"
-    environment = CleanEnvironment(tmp_path / "packages", ["torch", "transformers", "peft"])
-    found = json.loads(environment.run(script, hub.env(tmp_path / "home"), tmp_path).splitlines()[-1])
-    here = {name: scores_here(made / name) for name in ("encoder", "heads", "every", "trunk")}
-    assert len({tuple(scores.flatten().tolist()) for scores in here.values()}) == 4
-    expected = {"joint": here["encoder"], "trunk": here["trunk"]}
-    for name in ("heads", "every", "trunk"):
-        expected |= {f"{name} by peft": here[name], f"{name} by transformers": here[name]}
-    assert found.keys() == expected.keys()
-    for name, scores in expected.items():
-        torch.testing.assert_close(torch.tensor(found[name]), scores, atol=1e-6, rtol=0, msg=name)
+@pytest.mark.e2e
+@pytest.mark.parametrize("run", ["heads", "every", "trunk"])
+def test_the_snippets_of_a_card_load_what_was_trained(made, hub, run):
+    """By PEFT, and by transformers alone."""
+    hub.api().create_repo("user/encoder")
+    hub.api().upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
+    base = "user/encoder"
+    if run == "trunk":
+        push_model(made / "model", "user/joint")
+        base = None
+    push_adapter(made / run, "user/run", base=base)
+    first, *others, last_but_one, _ = blocks(hub.repo("user/run").files()["README.md"].decode())
+    expected = scores_here(made / run)
+    space = {}
+    for snippets in ([first], others, [last_but_one]):
+        for snippet in snippets:
+            exec(snippet, space)
+        found = scores_of(space["model"], space["processor"])
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert (expected - scores_here(made / "encoder")).abs().max() > 1e-3

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import torch
 
 from scalar_retrieval.hub_cards.card import Details
@@ -31,11 +30,6 @@ def test_a_sharded_model_keeps_its_index(tiny_model, tiny_processor, tmp_path, s
     assert len(list(staged.glob("model-*.safetensors"))) > 1
     with torch.no_grad():
         assert torch.equal(ScalarModel.from_pretrained(staged)(**batch).scores, tiny_model(**batch).scores)
-
-
-def test_an_adapter_is_not_taken_for_a_model(adapter_dir, staged):
-    with pytest.raises(ValueError, match="scalar publish adapter"):
-        stage_model(adapter_dir, staged)
 
 
 # Card ---------------------------------------------------------------------------------------------------------------

@@ -2,14 +2,14 @@
 
 import json
 import re
-import shutil
 import tomllib
 
 import pytest
 
 from scalar_retrieval.hub_cards.adapter import adapter_card, stage_adapter
 from scalar_retrieval.hub_cards.card import Details
-from scalar_retrieval.hub_cards.model import model_card, stage_model
+from scalar_retrieval.hub_cards.model import model_card
+from scalar_retrieval.hub_cards.publish import publish
 from scalar_retrieval.hub_cards.publishing import PublishedModel
 from tests.conftest import ROOT
 from tests.hub_cards.folders import CONFIG, blocks, make_adapter, make_model, write_card, write_json, write_result
@@ -48,27 +48,20 @@ def test_results_can_be_chosen(adapter_dir, staged, tmp_path):
         stage_adapter(adapter_dir, staged, BASE, results=[adapter_dir / "nowhere"])
 
 
-def damaged(folder, name, content=b"no"):
-    (folder / name).write_bytes(content)
-
-
 @pytest.mark.parametrize(
-    ("kind", "damage", "error", "message"),
+    ("kind", "damage", "message"),
     [
-        ("model", lambda f: shutil.rmtree(f), FileNotFoundError, "There is no folder"),
-        ("model", lambda f: (f / "config.json").unlink(), ValueError, "holds no config.json"),
-        ("model", lambda f: (f / "model.safetensors").unlink(), ValueError, r"holds no weights \(model\*"),
-        ("adapter", lambda f: (f / "config.json").unlink(), ValueError, "has no config.json, the configuration"),
-        ("adapter", lambda f: damaged(f, "results/results.json", b"{}"), ValueError, "is not a result"),
+        ("model", lambda folder: None, "holds an adapter: publish it with `scalar publish adapter`"),
+        ("model", lambda folder: (folder / "adapter_config.json").unlink(), r"holds no weights \(model\*"),
+        ("adapter", lambda folder: (folder / "config.json").unlink(), "has no config.json, the configuration"),
+        ("adapter", lambda folder: write_json({}, folder / "results" / "results.json"), "is not a result"),
     ],
 )
-def test_what_is_missing_or_broken_is_named(adapter_dir, model_dir, staged, kind, damage, error, message):
-    damage(model_dir if kind == "model" else adapter_dir)
-    with pytest.raises(error, match=message):
-        if kind == "model":
-            stage_model(model_dir, staged)
-        else:
-            stage_adapter(adapter_dir, staged, BASE)
+def test_what_is_missing_or_broken_is_named(adapter_dir, tmp_path, kind, damage, message):
+    damage(adapter_dir)
+    options = {"adapter": {"base": "user/base"}}.get(kind, {})
+    with pytest.raises(ValueError, match=message):
+        publish(adapter_dir, "user/name", kind=kind, dry_run=tmp_path / "out", **options)
 
 
 # Cards --------------------------------------------------------------------------------------------------------------
