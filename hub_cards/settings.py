@@ -11,8 +11,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 _RepoId = Annotated[str, Argument(help="Id on the Hub: user/name.")]
-_License = Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")]
-_Private = Annotated[bool, Option("--private", help="Make a new repository private.")]
 _DryRun = Annotated[
     Path | None, Option(help="Write the files and the card into this new folder, without sending them.")
 ]
@@ -24,32 +22,24 @@ class ModelPush:
 
     folder: Annotated[Path, Argument(help="Folder of a model.")]
     repo_id: _RepoId
-    license: _License = None
-    private: _Private = False
+    license: Annotated[str | None, Option(help="Licence, an id from the Hub's list; kept by later pushes.")] = None
+    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False
     dry_run: _DryRun = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterPush:
-    """Options of a push of an adapter."""
+class AdapterPush(ModelPush):
+    """Options of a push of an adapter, and all those of a model."""
 
     folder: Annotated[Path, Argument(help="Folder of a training run.")]
-    repo_id: _RepoId
-    license: _License = None
-    private: _Private = False
-    dry_run: _DryRun = None
     base: Annotated[str | None, Option(help="Id of the base on the Hub, if its folder was not pushed.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class GalleryPush:
-    """Options of a push of a gallery."""
+class GalleryPush(ModelPush):
+    """Options of a push of a gallery, and all those of a model."""
 
     folder: Annotated[Path, Argument(help="Folder of a gallery, by scalar index or scalar eval embed.")]
-    repo_id: _RepoId
-    license: _License = None
-    private: _Private = False
-    dry_run: _DryRun = None
     model: Annotated[str | None, Option(help="Id of the model that made it, if its folder was not pushed.")] = None
     media: Annotated[bool, Option("--media", help="Also publish the videos of a gallery by scalar index.")] = False
 
