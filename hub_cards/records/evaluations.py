@@ -14,10 +14,9 @@ from huggingface_hub import EvalResult
 from scalar_retrieval.eval.reports.result_schema import check_result, second_stage
 from scalar_retrieval.eval.reports.tables import report_tables
 from scalar_retrieval.gallery.store.files import read_json
+from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS
 
 from ..markdown import Markdown, table
-
-DIRECTIONS = {"text_to_video": "Text-to-video retrieval", "video_to_text": "Video-to-text retrieval"}
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,15 @@ def eval_results(results: Sequence[Result]) -> list[EvalResult]:
             "dataset_args": protocol | {"gallery_sha256": sha256},
         }
         for stage, arguments, measured in _stages(result):
-            for direction, title in DIRECTIONS.items():
+            for direction in DIRECTIONS:
+                words = direction.replace("_", "-")
                 for key, value in measured.items():
                     if not key.startswith(direction) or value is None:
                         continue
                     name = key.removeprefix(f"{direction}_")
                     entry = EvalResult(
-                        task_type=direction.replace("_", "-") + "-retrieval",
-                        task_name=title,
+                        task_type=f"{words}-retrieval",
+                        task_name=f"{words.capitalize()} retrieval",
                         metric_type=name,
                         metric_value=value,
                         metric_name=f"{name.replace('_', ' ')}, {stage}",
