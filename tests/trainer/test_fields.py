@@ -40,7 +40,7 @@ EFFECTS = {
     "gradient_accumulation_steps": (2, "weights", {}),
     "max_grad_norm": (1.0, "weights", {"optim": "sgd"}),
     "bf16": (True, "weights", {}),
-    "neftune_noise_alpha": (5.0, "weights", {}),
+    "neftune_noise_alpha": (5.0, "weights", {"adapter": "paper"}),
     "seed": (1, "weights", {}),
     "data_seed": (9, "weights", {}),
     "dataloader_drop_last": (False, "weights", {"size": 6, "max_steps": 2}),
@@ -159,9 +159,10 @@ TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train
 
 
 def run(folder, sizes, **options):
-    """All that a field may change of a training of four steps."""
+    """All that a field may change of a training of four steps, of heads alone: they take the least time."""
     sizes.clear()
-    trainer = make_trainer(folder, **{"max_steps": 4, "logging_steps": 1, "warmup_steps": 0} | options)
+    plain = {"max_steps": 4, "logging_steps": 1, "warmup_steps": 0, "adapter": "heads", "matching_weight": 0.0}
+    trainer = make_trainer(folder, **plain | options)
     trainer.train()
     log = [{name: value for name, value in entry.items() if name not in TIMED} for entry in trainer.state.log_history]
     return {
@@ -251,10 +252,10 @@ def test_the_metrics_are_those_of_an_evaluation(tmp_path, embedded):
         assert (worse[f"eval_{name}"] < measured[f"eval_{name}"]) == METRICS[name], name
 
 
-@pytest.mark.parametrize("metric", ["eval_text_to_video_median_rank", None])
-def test_the_best_checkpoint_is_kept_whichever_way_the_metric_improves(tmp_path, embedded, metric):
+def test_the_best_checkpoint_is_kept_by_a_metric_that_falls(tmp_path, embedded):
     every = EVALUATED | SAVED | {"eval_steps": 1, "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
-    trainer = make_trainer(tmp_path, load_best_model_at_end=True, metric_for_best_model=metric, **every)
+    every |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_text_to_video_median_rank"}
+    trainer = make_trainer(tmp_path, **every)
     trainer.train()
     trainer.save_model()
     assert trainer.state.best_global_step == 1
@@ -280,18 +281,17 @@ def test_a_metric_that_will_not_be_measured_is_refused(tmp_path, sets, words):
 
 
 def test_the_user_may_name_the_direction_of_a_metric(tmp_path):
-    metric = {"metric_for_best_model": "text_to_video_mean_rank", "eval_strategy": "steps"}
+    metric = {"metric_for_best_model": "val_text_to_video_mean_rank", "eval_strategy": "steps"}
     assert args_of(tmp_path, **metric).greater_is_better is False
     assert args_of(tmp_path, greater_is_better=True, **metric).greater_is_better is True
 
 
-@pytest.mark.parametrize("name", ["reduce_lr_on_plateau", "greedy"])
 @pytest.mark.parametrize(
-    ("options", "falls"),
+    ("name", "options", "falls"),
     [
-        ({}, True),
-        ({"metric_for_best_model": "text_to_video_mean_rank"}, True),
-        ({"metric_for_best_model": "text_to_video_mean_rank", "greater_is_better": True}, False),
+        ("reduce_lr_on_plateau", {}, True),
+        ("greedy", {"metric_for_best_model": "text_to_video_mean_rank"}, True),
+        ("greedy", {"metric_for_best_model": "text_to_video_mean_rank", "greater_is_better": True}, False),
     ],
 )
 def test_a_schedule_by_a_metric_lowers_the_rate_when_the_metric_gets_worse(tmp_path, embedded, name, options, falls):
@@ -378,9 +378,6 @@ def test_half_precision_of_the_launcher_is_refused_on_a_processor(tmp_path, monk
             "`every_n_layers` must be a number in",
         ),
         ({"max_steps": 0}, "`max_steps` must be a number in"),
-        ({"num_train_epochs": 0}, "`num_train_epochs` must be a number in"),
-        ({"weight_decay": -1}, "`weight_decay` must be a number in"),
-        ({"data_seed": -1}, "`data_seed` must be a number in"),
         ({"report_to": "bogus"}, "bogus is not supported, only"),
     ],
 )
@@ -437,9 +434,3 @@ def test_an_optimizer_class_of_ones_own_is_used(tmp_path):
     sgd = torch.optim.SGD, {"lr": 1e-3}
     options = {"semantic_targets": Affinities(), "optimizer_cls_and_kwargs": sgd}
     assert type(ScalarTrainer(trainer.model, trainer.args, **options).create_optimizer()) is torch.optim.SGD
-
-
-def test_an_evaluation_needs_a_data_set(tmp_path):
-    trainer = make_trainer(tmp_path)
-    with pytest.raises(ValueError, match="needs an `eval_dataset`"):
-        trainer.evaluate()
