@@ -61,15 +61,6 @@ def test_a_continued_adapter_learns_and_its_record_describes_the_first_training(
     assert record["continues"]["recipe"]["model"] == str(tiny_run.folder / "model")
 
 
-@pytest.mark.e2e
-def test_a_resumed_run_from_an_adapter_is_the_unbroken_run(tiny_run, first, tmp_path):
-    whole = run(tiny_run, tmp_path / "whole", "--model", first, *MOVING, steps=4)
-    broken = run(tiny_run, tmp_path / "broken", "--model", first, *MOVING, steps=2)
-    resumed = ["--resume_from_checkpoint", "last"]
-    run(tiny_run, broken, "--model", first, *MOVING, *resumed, steps=4)
-    assert (whole / ADAPTER).read_bytes() == (broken / ADAPTER).read_bytes() != (first / ADAPTER).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -88,12 +79,11 @@ def test_another_reach_than_that_of_the_adapter_is_refused(tiny_run, first, tmp_
         run(tiny_run, tmp_path / "again", "--model", first, *fields)
 
 
-@pytest.mark.parametrize(("fields", "weights"), [([], ADAPTER), (["from files", "--adapter", "full"], WEIGHTS)])
-def test_a_learned_temperature_is_continued(tiny_run, tmp_path, fields, weights):
-    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0", *fields]
+def test_a_learned_temperature_is_continued(tiny_run, tmp_path):
+    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0"]
     first = run(tiny_run, tmp_path / "first", *learned)
     run(tiny_run, tmp_path / "again", "--model", first, *learned, "--learning_rate", "0", steps=1)
-    assert (tmp_path / "again" / weights).read_bytes() == (first / weights).read_bytes()
+    assert (tmp_path / "again" / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
 
 
 def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):
@@ -149,26 +139,16 @@ def test_a_full_run_from_an_adapter_moves_the_weights_and_resumes_to_the_byte(ti
 # In Python -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def adapter_of(tiny_model_dir, tmp_path):
-    def save(recipe):
-        model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), recipe)
-        for parameter in lora_parameters(model):
-            torch.nn.init.normal_(parameter, std=0.1)
-        model.save_pretrained(tmp_path / recipe)
-        return tmp_path / recipe, count_parameters(model)
-
-    return save
-
-
-@pytest.mark.parametrize("recipe", ["paper", "all_towers"])
-def test_a_frozen_peft_model_is_made_trainable_as_it_was(recipe, adapter_of, tiny_model_dir):
-    folder, counts = adapter_of(recipe)
-    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), folder)
+def test_a_frozen_peft_model_is_made_trainable_as_it_was(tiny_model_dir, tmp_path):
+    model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), "all_towers")
+    for parameter in lora_parameters(model):
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), tmp_path)
     assert not count_parameters(loaded)
     before = {name: value.clone() for name, value in loaded.state_dict().items()}
-    continued = apply_adapters(loaded, recipe)
-    assert count_parameters(continued) == counts
+    continued = apply_adapters(loaded, "all_towers")
+    assert count_parameters(continued) == count_parameters(model)
     assert all(torch.equal(value, before[name]) for name, value in continued.state_dict().items())
 
 
@@ -183,17 +163,3 @@ def test_an_adapter_that_python_saves_scores_as_trained(tiny_model_dir, tiny_pro
         with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
             AutoModel.from_pretrained(tmp_path)
         model, _ = load_model(tmp_path, trainable=True)
-
-
-def test_the_default_recipe_on_another_adapter_is_refused(adapter_of, tiny_model_dir):
-    folder, _ = adapter_of("all_towers")
-    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), folder, is_trainable=True)
-    with pytest.raises(ValueError, match="`adapter: paper` trains in .*'vision_model'.*merge"):
-        apply_adapters(loaded)
-
-
-@pytest.mark.parametrize("recipe", ["paper", "full"])
-def test_a_model_with_an_adapter_inside_is_not_adapted_again(recipe, adapter_of, tiny_processor):
-    folder, _ = adapter_of("paper")
-    with pytest.raises(ValueError, match="has an adapter inside: load it with"):
-        apply_adapters(AutoModel.from_pretrained(folder), recipe)

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModel
 
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarConfig, ScalarModel, load_model
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS
-from scalar_retrieval.trainer.lora import RECIPES, apply_adapters, count_parameters
+from scalar_retrieval.trainer.lora import apply_adapters, count_parameters
 from scalar_retrieval.trainer.run import describe_run
 from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import make_batch, make_tiny_config
@@ -42,24 +42,6 @@ def test_the_paper_recipe_trains_the_heads_and_the_text_tower_only():
     assert counts_of("paper", condition_on=MODALITIES) == counts | {"subtitle_condition": subtitle}
 
 
-def adapted_modules(recipe):
-    model = apply_adapters(ScalarModel(make_tiny_config()), recipe)
-    return {
-        name.split(".lora_A")[0].removeprefix("base_model.model.")
-        for name, _ in model.named_parameters()
-        if "lora_A" in name
-    }
-
-
-def test_only_query_and_value_projections_are_adapted():
-    modules = adapted_modules("all_towers")
-    assert {name.rsplit(".", 1)[1] for name in modules} == {"query", "value", "q_proj", "v_proj"}
-    assert "vision_model.encoder.layers.0.self_attn.qkv.query" in modules
-    assert "text_model.encoder.layer.1.crossattention.self.value" in modules
-    assert len(modules) == 2 * 2 + 2 * 2 + 2 * 4
-    assert all(name.startswith("text_model.") for name in adapted_modules("paper"))
-
-
 def test_an_adapter_leaves_the_keys_of_the_fused_projection_alone():
     torch.manual_seed(0)
     model = apply_adapters(ScalarModel(make_tiny_config()), "all_towers")
@@ -73,10 +55,9 @@ def test_an_adapter_leaves_the_keys_of_the_fused_projection_alone():
     assert (key == 0).all() and query.abs().min() > 0 and value.abs().min() > 0
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "full"])
-def test_a_saved_adapter_gives_the_same_scores_loaded_merged_and_by_auto_classes(recipe, tiny_model_dir, tmp_path):
+def test_a_saved_adapter_gives_the_same_scores_loaded_merged_and_by_auto_classes(tiny_model_dir, tmp_path):
     base = ScalarModel.from_pretrained(tiny_model_dir)
-    model = apply_adapters(base, recipe).eval()
+    model = apply_adapters(base, "all_towers").eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -157,7 +138,6 @@ def gradients_of_a_real_step(trainer):
     [
         ("scalar", "scalar", "paper", 0.1),
         ("scalar", "scalar", "full", 0.1),
-        ("contrastive", "gram", "all_towers", 0.1),
         ("contrastive", "hypergram", "all_towers", 0.0),
         ("contrastive", "triangle", "paper", 0.1),
         ("contrastive", "audio", "all_towers", 0.0),
@@ -169,13 +149,17 @@ def gradients_of_a_real_step(trainer):
 def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggregation, adapter, matching):
     """Two steps reach all that is trainable, as LoRA starts with B = 0, and nothing else is trainable."""
     learnable = objective == "contrastive"
+    condition_on = ["video", "audio"]
+    if adapter == "full":
+        condition_on = ["video", "audio", "subtitle"]
     options = {"objective": objective, "aggregation": aggregation, "adapter": adapter, "matching_weight": matching}
-    options |= {"warmup_steps": 0, "lr_scheduler_type": "constant"}
+    options |= {"condition_on": condition_on, "warmup_steps": 0, "lr_scheduler_type": "constant"}
     trainer = make_trainer(tmp_path, learnable_temperature=learnable, calibration_weight=0, max_steps=2, **options)
     trainable = set(count_parameters(trainer.model))
     for name, tower in (("video", "vision_model"), ("audio", "audio_model"), ("subtitle", "text_model")):
         reads = METHODS[aggregation].reads is None or name in METHODS[aggregation].reads
         assert (f"{name}_projection" in trainable) == reads
+        assert (f"{name}_condition" in trainable) == (matching > 0 and name in condition_on)
         # Matching reads video and audio, and the text tower reads the queries.
         assert (tower in trainable) == (adapter != "paper" and (reads or matching > 0) or tower == "text_model")
     assert ("hyperbolic" in trainable) == (aggregation == "hypergram")
@@ -185,13 +169,3 @@ def test_exactly_what_an_objective_reaches_is_trained(tmp_path, objective, aggre
     # The key's bias cannot change a softmax; in float32 its gradient is a rounding error or zero.
     unmoved = {name for name, largest in received.items() if largest == 0 and not name.endswith("key.bias")}
     assert set(received) == names and unmoved == set()
-
-
-def test_what_the_cross_encoder_reads_is_trained_with_it(tmp_path):
-    condition_on = ["video", "subtitle"]
-    trainer = make_trainer(tmp_path, condition_on=condition_on, adapter="full", max_steps=2)
-    trainable = set(count_parameters(trainer.model))
-    for name in ("video", "audio", "subtitle"):
-        assert (f"{name}_condition" in trainable) == (name in condition_on)
-    names = {name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad}
-    assert set(gradients_of_a_real_step(trainer)) == names
