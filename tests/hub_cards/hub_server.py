@@ -1,9 +1,9 @@
 """A Hub on 127.0.0.1 for tests: what the clients ask of the real one in these tests, and no more.
 
-Repositories live in memory. As on the Hub, binary files are LFS; LFS content is uploaded to and fetched from another
-origin ("localhost" for "127.0.0.1"), which must never see a token; a commit call is the only thing that changes a
-branch. Xet is not spoken: clients need `HF_HUB_DISABLE_XET=1`. Every token may write everywhere: what a push may not
-do it has to find out before.
+Repositories live in memory. As on the Hub, binary files are LFS (here those with a zero byte near the beginning); LFS
+content is uploaded to and fetched from another origin ("localhost" for "127.0.0.1"), which must never see a token; a
+commit call is the only thing that changes a branch. Xet is not spoken: clients need `HF_HUB_DISABLE_XET=1`. Every
+token may write everywhere: what a push may not do it has to find out before.
 
 Example:
 
@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from huggingface_hub import HfApi
@@ -53,13 +53,6 @@ class HubError(Exception):
         super().__init__(message)
         self.status, self.body = status, {"error": message}
         self.headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
-
-
-class Request(NamedTuple):
-    """One request, as `HubServer.requests` tells it. `path` is percent-encoded and has the query."""
-
-    method: str
-    path: str
 
 
 @dataclass(frozen=True)
@@ -197,18 +190,18 @@ class HubServer:
     Attributes:
         url (`str`): what `HF_ENDPOINT` is to be.
         token (`str`): of the one user, "user", for reading and writing.
-        requests (`list[Request]`): all requests so far, (method, path).
+        requests (`list[tuple[str, str]]`): all requests so far: method and path, percent-encoded and with the query.
         bodies (`list[bytes]`): their bodies.
-        unknown (`list[Request]`): those among them that this server does not know.
+        unknown (`list[tuple[str, str]]`): those among them that this server does not know.
         failures (`list[str]`): tracebacks of this server's own errors; leaving the context raises if there are any.
     """
 
     def __init__(self):
         self.repos: dict[tuple[str, str], Repo] = {}
-        self.requests: list[Request] = []
+        self.requests: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
         self.other_headers: list[str] = []
-        self.unknown: list[Request] = []
+        self.unknown: list[tuple[str, str]] = []
         self.failures: list[str] = []
         self.faults: list[Fault] = []
         self.token = "hf_" + secrets.token_hex(17)
@@ -309,7 +302,7 @@ class HubServer:
     # The server
 
     @staticmethod
-    def _bind(port: int) -> socket.socket:
+    def _bind(port):
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -332,12 +325,12 @@ class HubServer:
             except OSError:  # closed by the other side
                 pass
 
-    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer | None:
+    def _answer(self, method, target, headers, body):
         """The answer to a request, None for none at all."""
         address = urlsplit(target)
         authorization = headers.get("authorization", "")
         with self._lock:
-            request = Request(method, target)
+            request = method, target
             self.requests.append(request)
             self.bodies.append(body)
             self.other_headers += [f"{name}: {value}" for name, value in headers.items() if name != "authorization"]
@@ -362,7 +355,7 @@ class HubServer:
                 answer = Answer({"error": f"The test server failed:\n{self.failures[-1]}"}, 500)
         return None if fault is not None else answer
 
-    def _route(self, call: Call, path: str, request: Request) -> Answer:
+    def _route(self, call, path, request):
         for methods, pattern, function in ROUTES:
             match = pattern.fullmatch(path)
             if match and call.method in methods.split():
@@ -374,25 +367,25 @@ class HubServer:
         self.unknown.append(request)
         raise HubError(404, f"This server knows no {call.method} {path}")
 
-    def _existing(self, kind: str, repo_id: str) -> Repo:
+    def _existing(self, kind, repo_id):
         if (kind, repo_id) not in self.repos:
             raise HubError(404, "Repository not found", "RepoNotFound")
         return self.repos[kind, repo_id]
 
     @route("HEAD", "/")
-    def _front_page(self, call: Call):
+    def _front_page(self, call):
         """Libraries ask for it to learn whether the Hub can be reached."""
         return b""
 
     @route("POST", "/api/validate-yaml")
-    def _validate_yaml(self, call: Call):
+    def _validate_yaml(self, call):
         found = re.search("^license: *(.*)$", call.json["content"], re.MULTILINE)
         if found is not None and not re.fullmatch(r"\[?[a-z0-9.+-]+\]?", found[1]):
             return Answer({"errors": [{"message": f'"license" cannot be {found[1]}'}], "warnings": []}, 400)
         return {"errors": [], "warnings": [] if found else [{"message": '"license" is missing'}]}
 
     @route("POST", "/api/repos/create")
-    def _create_repo(self, call: Call):
+    def _create_repo(self, call):
         if call.user is None:
             raise HubError(401, "Invalid username or password.")
         kind, namespace = call.json.get("type") or "model", call.json.get("organization") or call.user
@@ -409,7 +402,7 @@ class HubServer:
         return {"url": f"{self.url}/{repo.prefix}"}
 
     @route("GET", "<repo>(?:/revision/(?P<revision>[^/]+))?")
-    def _info(self, call: Call, repo: Repo, revision: str = "main"):
+    def _info(self, call, repo, revision="main"):
         commit = repo.commit(revision)
         siblings = []
         for path in sorted(commit.files):
@@ -420,7 +413,7 @@ class HubServer:
         return {"id": repo.id, "sha": commit.sha, "private": repo.private, "siblings": siblings}
 
     @route("GET", "<repo>/tree/(?P<revision>[^/]+)(?:/(?P<path>.+))?")
-    def _tree(self, call: Call, repo: Repo, revision: str, path: str = ""):
+    def _tree(self, call, repo, revision, path=""):
         commit = repo.commit(revision)
         if path and path not in commit.folders():
             raise HubError(404, f'{path} does not exist on "{revision}"', "EntryNotFound")
@@ -433,11 +426,11 @@ class HubServer:
         return sorted(entries, key=lambda entry: entry["path"])
 
     @route("POST", "<repo>/preupload/(?P<revision>[^/]+)")
-    def _preupload(self, call: Call, repo: Repo, revision: str):
+    def _preupload(self, call, repo, revision):
         commit = repo.commit(revision)
         files = []
         for file in call.json["files"]:
-            path, is_lfs = file["path"], _is_binary(base64.b64decode(file["sample"]))
+            path, is_lfs = file["path"], b"\0" in base64.b64decode(file["sample"])
             files.append({"path": path, "uploadMode": "lfs" if is_lfs else "regular", "shouldIgnore": False})
             if path in commit.files:  # by this the client leaves out what has not changed
                 entry = commit.entry(path)
@@ -445,7 +438,7 @@ class HubServer:
         return {"files": files}
 
     @route("POST", r"<files>\.git/info/lfs/objects/batch")
-    def _lfs_batch(self, call: Call, repo: Repo):
+    def _lfs_batch(self, call, repo):
         objects = []
         for item in call.json["objects"]:
             upload = {"href": f"{self.storage_url}/{repo.type}/{repo.id}/{item['oid']}"}
@@ -454,14 +447,14 @@ class HubServer:
         return {"transfer": "basic", "objects": objects}
 
     @route("PUT GET HEAD", "/storage/(?P<kind>[^/]+)/(?P<id>[^/]+/[^/]+)/(?P<oid>[^/]+)")
-    def _storage(self, call: Call, repo: Repo, oid: str):
+    def _storage(self, call, repo, oid):
         if call.method == "PUT":
             assert hashlib.sha256(call.body).hexdigest() == oid
             repo.lfs[oid] = call.body
         return Answer(repo.lfs[oid], headers={"ETag": f'"{oid}"'})
 
     @route("POST", "<repo>/commit/(?P<revision>[^/]+)")
-    def _commit(self, call: Call, repo: Repo, revision: str):
+    def _commit(self, call, repo, revision):
         head = repo.commit(revision)
         header, *lines = (json.loads(line) for line in call.body.splitlines())
         if header["value"].get("parentCommit") not in (None, head.sha):
@@ -485,7 +478,7 @@ class HubServer:
         return answer
 
     @route("GET HEAD", "<files>/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
-    def _resolve(self, call: Call, repo: Repo, revision: str, path: str):
+    def _resolve(self, call, repo, revision, path):
         commit = repo.commit(revision)
         headers = {"X-Repo-Commit": commit.sha}
         if path not in commit.files:
@@ -498,15 +491,6 @@ class HubServer:
         oid = entry["lfs"]["oid"]
         headers |= {"X-Linked-Etag": f'"{oid}"', "X-Linked-Size": str(entry["size"])}
         return Answer(b"", 302, headers | {"Location": f"{self.storage_url}/{repo.type}/{repo.id}/{oid}"})
-
-
-def _is_binary(sample: bytes) -> bool:
-    # The end of the sample may cut a character of several bytes.
-    try:
-        sample[: max(len(sample) - 3, 0)].decode()
-    except UnicodeDecodeError as error:
-        return error.reason != "unexpected end of data"
-    return b"\0" in sample
 
 
 class _Server(ThreadingHTTPServer):

@@ -13,6 +13,7 @@ from transformers import AutoModel
 
 from scalar_retrieval.hub_cards.adapter import adapter_card, find_base, stage_adapter
 from scalar_retrieval.hub_cards.card import Details
+from scalar_retrieval.hub_cards.errors import PublishError
 from scalar_retrieval.hub_cards.publishing import PublishedModel
 from scalar_retrieval.hub_cards.records.evaluations import eval_results, read_results
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model
@@ -167,6 +168,8 @@ def test_a_base_that_was_not_pushed_or_is_gone_has_to_be_named(hub, adapter_dir,
     shutil.rmtree(model_dir)
     with pytest.raises(ValueError, match="has not been pushed.*--base"):
         find_base(hub.api(), adapter_dir, None)
+    with pytest.raises(PublishError, match="The model user/nowhere does not exist.*--base names another"):
+        find_base(hub.api(), adapter_dir, "user/nowhere")
     assert find_base(hub.api(), adapter_dir, "user/base") == PublishedModel("user/base", commit)
 
 

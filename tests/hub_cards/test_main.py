@@ -43,10 +43,3 @@ def test_a_wrong_option_is_an_error_in_one_line(hub, push):
     result = push(name="scalar", code=1)
     assert result.stderr == "Error: `repo_id` must be an id on the Hub, user/name, got 'scalar'.\n"
     assert not result.stdout and not hub.repos
-
-
-def test_a_dry_run_writes_the_card_and_sends_nothing(hub, push, tmp_path):
-    with hub.offline():
-        result = push("--dry-run", str(tmp_path / "out"))
-    assert result.stdout.startswith("---\n") and "Nothing was sent." in result.stderr and hub.requests == []
-    assert (tmp_path / "out" / "README.md").read_text() == result.stdout.removesuffix("\n")

@@ -37,19 +37,13 @@ def test_a_dry_run_gives_the_folder_that_the_command_writes(hub, model_dir, tmp_
         done = publish("model", "user/scalar", license="mit", dry_run="from_texts")
         again = publish(model_dir, "user/scalar", license="mit", dry_run=tmp_path / "from_paths")
         command = ["model", "model", "user/scalar", "--license", "mit", "--dry-run", "from_command"]
-        assert CliRunner().invoke(app, command).exit_code == 0
+        done_by_command = CliRunner().invoke(app, command)
     assert (done, again) == ("from_texts", str(tmp_path / "from_paths"))
     assert contents(Path("from_texts")) == contents(Path("from_paths")) == contents(Path("from_command"))
+    assert done_by_command.stdout.removesuffix("\n") == Path("from_command", "README.md").read_text()
+    assert "Nothing was sent." in done_by_command.stderr and hub.requests == []
     with pytest.raises(FileExistsError):
         publish("model", "user/scalar", license="mit", dry_run="from_texts")
-    assert not hub.repos
-
-
-def test_the_address_is_that_of_the_commit(hub, model_dir, caplog):
-    address = publish(model_dir, "user/scalar", license="mit")
-    assert address == f"{hub.url}/user/scalar/commit/{hub.repo('user/scalar').branches['main']}"
-    assert publish(str(model_dir), "user/scalar") == address
-    assert "No files have been modified" in caplog.text  # by the Hub's library
 
 
 def test_the_kind_follows_from_what_the_folder_holds(
