@@ -37,6 +37,7 @@ def pytest_collection():
 
 def pytest_collection_modifyitems(items):
     """Let the files that take minutes begin first; `make test` keeps this order (`--no-loadscope-reorder`)."""
+    gc.freeze()  # collecting, which each training does, need not go through all that was imported
     gc.enable()
     places = {ROOT / "tests" / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
