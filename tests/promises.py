@@ -46,11 +46,12 @@ def promises() -> list[Promise]:
 
 def lists() -> str:
     """The lists as Markdown, one for each topic."""
-    lines = []
-    for topic, heading in TOPICS.items():
-        lines += ["", f"**{heading}**", ""]
-        for promise in (promise for promise in promises() if promise.topic == topic):
-            lines.append(f"- [{promise.sentence}](../{promise.path})")
+    lines, topic = [], None
+    for promise in promises():
+        if promise.topic != topic:
+            topic = promise.topic
+            lines += ["", f"**{TOPICS[topic]}**", ""]
+        lines.append(f"- [{promise.sentence}](../{promise.path})")
     return "\n".join(lines) + "\n\n"
 
 
