@@ -1,7 +1,7 @@
 """The installed wheel in a folder that is somebody else's, with modules that have the names of our rooms.
 
-What a user types and programs there, under a wheel and without this project.
-"""
+What a user types and programs there, under a wheel and without this project or the Hub; also the sessions of pages. The
+README's is in `test_first_minute.py`; the Python of all pages runs in `test_pages.py`."""
 
 import os
 import re
@@ -13,27 +13,14 @@ from urllib.request import urlopen
 import pytest
 
 from tests.conftest import ROOT
+from tests.pages import blocks_of, commands_of, pages
 from tests.stage import set_up
 from tests.wheels import ROOMS, build_wheel, install
 
 pytestmark = pytest.mark.e2e
 
 SESSIONS = sorted((Path(__file__).parent / "sessions").glob("*.py"))
-NUM_CLIPS = 24
-RECIPE = """
-model: backbone
-benchmark: own
-root: clips.csv
-holdout: 0.3
-report_split: test
-semantic_weight: 0
-per_device_train_batch_size: 4
-global_batch_size: null
-num_train_epochs: 1
-fp16: false
-use_cpu: true
-dataloader_num_workers: 1
-"""
+NUM_CLIPS = 20
 SCORE = """
 from scalar_retrieval import register_method
 
@@ -43,13 +30,20 @@ def least(pairs):
     absent = ~pairs.clips.modality_mask.T[:, None]
     return pairs.similarities.masked_fill(absent, float("inf")).amin(0)
 """
+SCALAR = """
+from scalar_retrieval.commands.scalar import main
+sys.exit(main())
+"""
+# On pages: no GPU is here, one pass is enough, and models are small ones.
+ADDED = {"scalar train": ["--use_cpu", "true", "--num_train_epochs", "1", "--dataloader_num_workers", "1"]}
+REPLACED = {"MODEL": "runs/miniature", "light": "google/embeddinggemma-2"}
+LEFT_OUT = ("scalar serve", "pip install")  # nothing ends the first, and the second needs a network
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with clips, a model, and modules of somebody else's."""
-    stage = set_up(tmp_path_factory.mktemp("stage"))
-    folder = tmp_path_factory.mktemp("elsewhere")
+    """A folder with what the pages name, a table of captioned clips, and modules of somebody else's."""
+    folder = set_up(tmp_path_factory.mktemp("elsewhere"))
     for name in (*ROOMS, "recipes"):
         path = folder / f"{name}.py"
         if name == "eval":
@@ -57,16 +51,13 @@ def place(tmp_path_factory):
             path.parent.mkdir()
         path.write_text(f"raise SystemExit('somebody else: {name}')")
 
-    shutil.copytree(stage / "Videos", folder / "Videos")
-    shutil.copytree(stage / "galleries" / "msrvtt", folder / "galleries" / "msrvtt")
     shutil.copytree(ROOT / "recipes" / "miniature_backbone", folder / "backbone")
-    shutil.copytree(stage / "runs" / "miniature", folder / "runs" / "miniature")
-    rows = ["caption,path"]
+    rows = ["caption,path,text,file"]
     for number in range(NUM_CLIPS):
-        shutil.copy(stage / ("a.mp4", "b.mp4")[number % 2], folder / f"clip{number}.mp4")
-        rows.append(f"clip number {number},clip{number}.mp4")
+        name, caption = f"clip{number}.mp4", f"clip number {number}"
+        shutil.copy(folder / ("a.mp4", "b.mp4")[number % 2], folder / name)
+        rows.append(f"{caption},{name},{caption},{name}")
     (folder / "clips.csv").write_text("\n".join(rows) + "\n")
-    (folder / "mine.yaml").write_text(RECIPE)
     (folder / "my_scores.py").write_text(SCORE)
     return folder
 
@@ -79,46 +70,37 @@ def programs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def options(place):
-    """The options of a process of a user who has neither this project nor a network."""
-    hidden = ("PYTHONPATH", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "XDG_CACHE_HOME")
-    names = {name: value for name, value in os.environ.items() if name not in hidden}
-    names |= {"HOME": str(place.parent / "home"), "HF_HUB_OFFLINE": "1"}
-    return {"cwd": place, "env": names, "text": True}
+def run(programs, place, commands):
+    """Run Python in the folder, with the installed wheel; it must end well. Return what it printed."""
+    (packages,) = programs.parent.glob("lib/python*/site-packages")
 
-
-@pytest.fixture(scope="module")
-def run(programs, options):
-    """Run a program of the environment in the folder, which must end well; return what it printed."""
-
-    def run(program, *arguments):
-        command = [str(programs / program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, timeout=400, **options)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    def run(code, *arguments, folder=place):
+        (folder / "script.py").write_text(f"import sys\nsys.path.insert(1, {str(packages)!r})\n{code}")
+        home = {"HOME": str(place)}
+        done = commands.run(folder / "script.py", *arguments, cwd=place, env=home, is_elsewhere=True, timeout=240)
+        assert done.code == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
     return run
 
 
 @pytest.fixture(scope="module")
-def gallery(run):
-    run("scalar", "index", "Videos", "--output", "galleries/videos", "--model", "backbone")
-    return "galleries/videos"
+def scalar(run, programs):
+    """Run the command `scalar` in the folder."""
+    return lambda *arguments: run(SCALAR, *arguments, folder=programs)
 
 
 def test_the_package_is_that_of_the_wheel(run, programs):
-    printed = run("python", "-c", "import scalar_retrieval; print(scalar_retrieval.__file__)")
+    printed = run("import scalar_retrieval; print(scalar_retrieval.__file__)")
     assert printed.startswith(str(programs.parent))
 
 
-@pytest.mark.parametrize("program", [("scalar",), ("python", "-m", "scalar_retrieval.search")])
-def test_a_gallery_is_queried(program, run, gallery):
-    assert run(*program, "query", gallery, "a dog", "-k", "1").startswith("query: a dog\n  1 ")
-
-
-def test_a_gallery_is_served(programs, options, gallery):
-    command = [str(programs / "scalar"), "serve", gallery, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as serving:
+def test_a_gallery_is_served(programs, place):
+    hidden = ("PYTHONPATH", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "XDG_CACHE_HOME")
+    names = {name: value for name, value in os.environ.items() if name not in hidden}
+    names |= {"HOME": str(place), "HF_HUB_OFFLINE": "1"}
+    command = [programs / "scalar", "serve", "galleries/videos", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=place, env=names, text=True) as serving:
         try:
             address = re.search(r"http://\S+", serving.stdout.readline())[0]
             with urlopen(address, timeout=60) as answer:
@@ -127,31 +109,9 @@ def test_a_gallery_is_served(programs, options, gallery):
             serving.terminate()
 
 
-_LAUNCH = ("python", "-m", "accelerate.commands.launch", "--num_processes", "1", "-m", "scalar_retrieval.trainer")
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        ("scalar", "train"),
-        pytest.param(_LAUNCH, marks=pytest.mark.slow),
-    ],
-)
-def test_a_model_is_trained_and_published(program, run, place):
-    output = f"runs/{program[0]}"
-    assert "SCALAR (own)" in run(*program, "mine.yaml", "--output_dir", output)
-    run(
-        "scalar", "publish", "adapter", output, "user/scalar", "--base", "user/backbone", "--dry-run", f"{output}-card"
-    )
-    assert (place / f"{output}-card" / "README.md").is_file()
-
-
-def test_a_score_of_the_folder_is_evaluated(run):
-    printed = run(
-        *("scalar", "eval", "run", "--embeddings", "galleries/msrvtt", "--plugin", "my_scores"),
-        *("--method", "least", "--output", "results/msrvtt"),
-    )
-    assert "least" in printed
+def test_a_score_of_the_folder_is_evaluated(scalar):
+    asked = ("--embeddings", "galleries/msrvtt", "--plugin", "my_scores", "--method", "least")
+    assert "least" in scalar("eval", "run", *asked, "--output", "results/msrvtt")
 
 
 def test_a_metric_is_loaded(run):
@@ -161,10 +121,48 @@ import evaluate, scalar_retrieval
 metric = evaluate.load(str(Path(scalar_retrieval.__file__).parent / "eval" / "metrics" / "retrieval"))
 print(metric.name)
 """
-    assert run("python", "-c", code) == "retrieval\n"
+    assert run(code) == "retrieval\n"
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
-def test_a_session_of_python_runs(session, run, place, gallery):
-    shutil.copy(session, place / f"my_{session.name}")
-    assert run("python", f"my_{session.name}")
+def test_a_session_of_python_runs(session, run):
+    assert run(session.read_text(encoding="utf-8"))
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def session_of(scalar, place):
+    """Runs the commands of the first block that begins with some words; returns what each printed, by its name."""
+
+    def session_of(page, first):
+        block = next(block for block in blocks_of(pages()[page], page) if block.text.startswith(first))
+        printed = {}
+        for words in commands_of(block.text):
+            name = " ".join(words[:2])
+            if name not in LEFT_OUT:
+                words = [REPLACED.get(word, word.replace("~", str(place))) for word in words] + ADDED.get(name, [])
+                assert words[0] == "scalar"
+                printed[name] = scalar(*words[1:])
+        return printed
+
+    return session_of
+
+
+def test_a_folder_is_searched(session_of):
+    printed = session_of("docs/search.md", "scalar index ~/Videos")
+    assert "4 clips" in printed["scalar index"]
+    assert printed["scalar query"].startswith("query: ") and ".mkv" in printed["scalar query"]
+
+
+def test_a_model_is_trained_on_captions_and_evaluated(session_of, place):
+    printed = session_of("docs/training.md", "scalar eval embed --model light")
+    assert "SCALAR (own)" in printed["scalar train"]
+    assert (place / "runs" / "joint_light" / "adapter_model.safetensors").is_file()
+
+
+def test_a_table_of_clips_is_evaluated(session_of, place):
+    printed = session_of("docs/evaluation.md", "scalar eval run --model MODEL --benchmark own")
+    assert "SCALAR (own)" in printed["scalar eval"]
+    assert (place / "results" / "mine" / "results.json").is_file()
