@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).resolve().parent.parent
 # A worker that came to one of these last would keep the others waiting for it.
 LONGEST = ("test_training.py", "hub_cards/test_round_trip.py", "test_end_to_end.py", "trainer/test_scalar_trainer.py")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Where one mark is asked for, as by `-m "e2e and not slow"`, do not even import the files without it."""
+    asked = re.fullmatch(r"(\w+)(?: and not \w+)*", config.option.markexpr)
+    if asked and collection_path.match("test_*.py"):
+        return asked[1] not in collection_path.read_text(encoding="utf-8") or None
+    return None
 
 
 def pytest_collection():

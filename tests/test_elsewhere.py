@@ -1,7 +1,7 @@
 """The installed wheel in a folder that is somebody else's, with modules that have the names of our rooms.
 
-What a user types and programs there, under a wheel and without this project or the Hub; also the sessions of pages. The
-README's is in `test_first_minute.py`; the Python of all pages runs in `test_pages.py`."""
+What a user types and programs there, under a wheel and without this project or the Hub; also the sessions of pages.
+The README's is in `test_first_minute.py`; the Python of all pages runs in `test_pages.py`."""
 
 import os
 import re
