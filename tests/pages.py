@@ -1,7 +1,7 @@
 """The code blocks of pages, and their commands parsed by the project's own parsers, which then run nothing.
 
-A block that no test can run says why on the line above it: `<!-- not run: needs ... -->`. In commands, words in
-capitals are placeholders, and square brackets mark optional parts.
+A block that no test can run says why on the line above it: `<!-- not run: needs ... -->`. In commands, square brackets
+mark optional parts.
 """
 
 import argparse
@@ -30,7 +30,6 @@ SHELL = ("", "sh", "bash", "shell", "console", "text")
 
 _NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->", re.DOTALL)
 _OPTIONAL = re.compile(r"(?<!\S)\[([^][]*)\](?!\S)")
-_PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
 _TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
@@ -109,25 +108,6 @@ def commands_of(text: str) -> Iterator[list[str]]:
             words = []
 
 
-def _is_placeholder(value: object) -> bool:
-    values = value if isinstance(value, list | tuple) else [value]
-    return any(isinstance(each, str) and _PLACEHOLDER.fullmatch(each) for each in values)
-
-
-def _calm(convert: Callable, where: int, instead: Callable) -> Callable:
-    """A parser's conversion of the value at a place of its arguments, with a stand-in for a placeholder it refuses."""
-
-    def tolerant(*arguments: object) -> object:
-        try:
-            return convert(*arguments)
-        except (argparse.ArgumentError, typer.BadParameter):
-            if _is_placeholder(arguments[where]):
-                return instead(*arguments)
-            raise
-
-    return tolerant
-
-
 def _parse_alone(self: typer.core.TyperCommand, ctx: object, invoke: Callable) -> None:
     """In place of a command's `invoke`: make its settings, which checks them, and run nothing."""
     command = inspect.unwrap(self.callback)
@@ -139,9 +119,6 @@ def _parse_alone(self: typer.core.TyperCommand, ctx: object, invoke: Callable) -
         invoke(self, ctx)
     except OSError:  # of what is not here: a gallery on the Hub, say
         pass
-    except ValueError as error:
-        if not re.search(f"'{_PLACEHOLDER.pattern}'", str(error)):
-            raise
     finally:
         cells["run"].cell_contents = run
 
@@ -154,32 +131,19 @@ def _only_parsing() -> Iterator[None]:
 
     import scalar_retrieval.eval.benchmarks.registry
     import scalar_retrieval.trainer.recipe
-    import scalar_retrieval.trainer.recipe_files
     import scalar_retrieval.trainer.run
     import scalar_retrieval.trainer.training_args
 
     parse, invoke = argparse.ArgumentParser.parse_args, typer.core.TyperCommand.invoke
-    found = scalar_retrieval.trainer.recipe.find_packaged
 
     def parse_args(self: argparse.ArgumentParser, *arguments: object, **options: object) -> None:
         parse(self, *arguments, **options)
         sys.exit(0)
 
-    def packaged(path: str) -> str:
-        return found("recipes/miniature.yaml" if _PLACEHOLDER.fullmatch(Path(path).stem) else path)
-
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-        for name in ("_get_value", "_check_value"):
-            calm = _calm(getattr(argparse.ArgumentParser, name), 2, lambda self, action, value: value)
-            patch.setattr(argparse.ArgumentParser, name, calm)
-        for kind in (typer.core.TyperArgument, typer.core.TyperOption):
-            calm = _calm(kind.process_value, 2, lambda self, ctx, value: self.get_default(ctx))
-            patch.setattr(kind, "process_value", calm)
         patch.setattr(typer.core.TyperCommand, "invoke", lambda self, ctx: _parse_alone(self, ctx, invoke))
-        for module in (scalar_retrieval.trainer.recipe, scalar_retrieval.trainer.recipe_files):
-            patch.setattr(module, "find_packaged", packaged)
         # Of a plugin, perhaps; and its files are not here.
         patch.setattr(scalar_retrieval.eval.benchmarks.registry, "check_benchmark", lambda name, root=None: None)
         patch.setattr(scalar_retrieval.trainer.recipe, "load_plugins", lambda names: None)
@@ -246,7 +210,7 @@ def _launch(arguments: list[str]) -> None:
 
 def _make(arguments: list[str]) -> None:
     for target in (word for word in arguments if "=" not in word and not word.startswith("-")):
-        assert target in _TARGETS or _PLACEHOLDER.fullmatch(target), f"there is no target {target}"
+        assert target in _TARGETS, f"there is no target {target}"
 
 
 def _pip(arguments: list[str]) -> None:
