@@ -1,7 +1,6 @@
 """The code blocks of pages, and their commands parsed by the project's own parsers, which then run nothing.
 
-A block that no test can run says why on the line above it: `<!-- not run: needs ... -->`. In commands, square brackets
-mark optional parts.
+A block that no test can run says why on the line above it: `<!-- not run: needs ... -->`.
 """
 
 import argparse
@@ -29,7 +28,6 @@ SHELL = ("", "sh", "bash", "shell", "console", "text")
 """Languages of blocks that may hold commands; an indented block has none."""
 
 _NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->", re.DOTALL)
-_OPTIONAL = re.compile(r"(?<!\S)\[([^][]*)\](?!\S)")
 _TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 _EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 
@@ -89,7 +87,6 @@ def _statements(text: str) -> Iterator[str]:
 def commands_of(text: str) -> Iterator[list[str]]:
     """The words of each command of a block; what is on other lines is taken for commands too."""
     for statement in _statements(text):
-        statement = _OPTIONAL.sub(lambda match: "" if "..." in match[1] else match[1], statement)
         lexer = shlex.shlex(statement, posix=True, punctuation_chars="();<>|&")
         lexer.whitespace_split, lexer.commenters = True, ""
         words: list[str] = []
@@ -101,7 +98,7 @@ def commands_of(text: str) -> Iterator[list[str]]:
             if token and not set(token) <= set("();<>|&"):
                 words.append(token)
                 continue
-            while words and (words[0] in ("$", "sudo") or re.match(r"\w+=", words[0])):
+            while words and re.match(r"\w+=", words[0]):
                 words.pop(0)
             if words:
                 yield words
