@@ -23,10 +23,9 @@ NAMES = """
 """.split()
 
 
-def run(code, **options):
-    """Run Python in a process of its own and return the words that it prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **options)
-    return done.stdout.split()
+def run(code):
+    """Run Python in a new process and return the words that it prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_every_public_name_is_there():
@@ -69,6 +68,19 @@ def test_no_name_is_hidden_by_a_room():
     assert not any(isinstance(getattr(scalar_retrieval, name), ModuleType) for name in NAMES)
 
 
+@pytest.fixture
+def run_elsewhere(commands, tmp_path):
+    """Runs Python in a process that finds the project at a place alone; returns the words that it prints."""
+
+    def run(place, code):
+        (tmp_path / "script.py").write_text(f"import sys\nsys.path.insert(1, {str(place)!r})\n{code}")
+        done = commands.run(tmp_path / "script.py", cwd=tmp_path, is_elsewhere=True)
+        assert done.code == 0, done.stderr
+        return done.stdout.split()
+
+    return run
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("use", "module", "extra"),
@@ -81,12 +93,11 @@ def test_no_name_is_hidden_by_a_room():
         ("publish('folder', 'user/name', kind='gallery')", "pyarrow", "hub"),
     ],
 )
-def test_a_name_that_needs_an_extra_says_which(use, module, extra, tmp_path):
+def test_a_name_that_needs_an_extra_says_which(use, module, extra, tmp_path, run_elsewhere):
     for folder in ("embeddings", "folder"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "gallery.json").write_text("{}")
     code = f"""
-import sys
 sys.modules[{module!r}] = None
 import scalar_retrieval
 try:
@@ -95,11 +106,11 @@ except ModuleNotFoundError as error:
     print(error)
 """
     needed = f'This needs the package {module}, which is not installed: `pip install "scalar-retrieval[{extra}]"`.'
-    assert " ".join(run(code, cwd=tmp_path)) == needed
+    assert " ".join(run_elsewhere(ROOT / "src", code)) == needed
 
 
 @pytest.mark.e2e
-def test_a_clone_without_links_works(tmp_path):
+def test_a_clone_without_links_works(tmp_path, run_elsewhere):
     """As on Windows, where git writes a file that holds the link's target."""
     place = tmp_path / "src" / "scalar_retrieval"
     place.mkdir(parents=True)
@@ -109,8 +120,7 @@ def test_a_clone_without_links_works(tmp_path):
             (tmp_path / path.name).symlink_to(ROOT / path.name)
         elif path.is_file():
             (place / path.name).write_bytes(path.read_bytes())
-    options = {"env": {"PYTHONPATH": str(tmp_path / "src")}, "cwd": tmp_path}
-    code = "import sys, scalar_retrieval; from scalar_retrieval import ScalarConfig; print(scalar_retrieval.__file__)"
-    assert run(code, **options) == [str(place / "__init__.py")]
-    code = "import sys; from scalar_retrieval.commands.scalar import run; sys.exit(run(['--help']))"
-    assert run(code, **options)[:2] == ["Usage:", "scalar"]
+    code = "import scalar_retrieval; from scalar_retrieval import ScalarConfig; print(scalar_retrieval.__file__)"
+    assert run_elsewhere(place.parent, code) == [str(place / "__init__.py")]
+    code = "from scalar_retrieval.commands.scalar import run; sys.exit(run(['--help']))"
+    assert run_elsewhere(place.parent, code)[:2] == ["Usage:", "scalar"]

@@ -136,11 +136,8 @@ def test_ctrl_c_ends_a_command_in_a_word_and_leaves_nothing_running(argv, moment
     running.kill(signal.SIGINT)  # to its children too, as a terminal does
     outcome = running.wait(20)
     assert "Traceback" not in outcome.stderr and "bug in the program" not in outcome.stderr
-    assert outcome.code in (
-        0,
-        130,
-        -signal.SIGINT,
-    )  # it may have finished; before its first line it is Python that ends
+    # It may have finished; before its first line it is Python that ends.
+    assert outcome.code in (0, 130, -signal.SIGINT)
     stop = time.monotonic() + 10
     while is_running(running.pid) and time.monotonic() < stop:
         time.sleep(0.05)
@@ -148,19 +145,9 @@ def test_ctrl_c_ends_a_command_in_a_word_and_leaves_nothing_running(argv, moment
 
 
 def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "search",
-        "index",
-        "data/test",
-        "--model",
-        "model",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=valid, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, *"-m scalar_retrieval.search index data/test --model model --output".split()]
+    options = {"cwd": valid, "env": os.environ | {"PYTHONPATH": str(ROOT / "src")}, "text": True}
+    with subprocess.Popen([*command, tmp_path / "out"], stderr=subprocess.PIPE, **options) as process:
         while "torch" not in Path(f"/proc/{process.pid}/maps").read_text():
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
