@@ -2,22 +2,16 @@
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from scalar_retrieval.commands.scalar import _COMMANDS, help_lines, main, run
+from scalar_retrieval.commands.scalar import _COMMANDS, help_lines, run
 from scalar_retrieval.search.__main__ import app as search_app
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = {name: about for found in _COMMANDS.values() for name, (_, about) in found.items()}
-
-
-def test_the_wheel_installs_it():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"] == {"scalar": f"{main.__module__}:{main.__name__}"}
 
 
 def test_its_help_fits_a_terminal():
@@ -75,10 +69,3 @@ def test_the_help_shows_first_what_a_user_needs_first():
 def test_an_unknown_command_is_usage_and_names_the_nearest(capsys):
     assert run(["tran", "recipe.yaml"]) == 2
     assert "Error: No such command 'tran'. Did you mean 'train'?" in capsys.readouterr().err
-
-
-def test_errors_are_reported_as_everywhere(commands, tmp_path):
-    done = commands.run("-m", "scalar_retrieval.commands.scalar", "info", "nowhere", cwd=tmp_path)
-    assert done.code == 1 and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
-    done = commands.run("-m", "scalar_retrieval.commands.scalar", "train", "nowhere.yaml", cwd=tmp_path)
-    assert done.code == 1 and "nowhere.yaml" in done.stderr and done.stderr.count("\n") == 1
