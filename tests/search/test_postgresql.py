@@ -265,19 +265,6 @@ def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_pa
     searcher.table.close()
 
 
-def test_a_filter_with_nul_or_a_lone_surrogate_finds_nothing(database, tmp_path, made):
-    searcher, texts = pushed(made.write(tmp_path), database), make_texts(made, 1)
-    for text in ("\0", "a\0b", "\ud800"):
-        words = Filter(words=f"a {text}")
-        for among in (Selection(Filter(text)), Selection(words)):
-            (hits,) = ranked(searcher, texts, among=among)
-            assert len(hits) == hits.num_allowed == 0
-        with pytest.raises(ValueError, match="one clip.*got none"):
-            searcher.clip_named(text)
-    assert len(ranked(searcher, texts)[0]) == 5
-    searcher.table.close()
-
-
 # Pushing -------------------------------------------------------------------------------------------------------------
 
 

@@ -487,48 +487,6 @@ def test_an_empty_gallery_says_so(tmp_path):
         assert client.get("/api/gallery").json()["num_clips"] == 0 and listed(client)["hits"] == []
 
 
-class Away:
-    """A searcher whose gallery is away, and which cannot do everything."""
-
-    unsupported = frozenset({"listing", "unique"})
-
-    def __init__(self, place):
-        self.folder, self.is_away = Gallery.open(place / "gallery").searcher, False
-        self.described = self.folder.described
-
-    def __len__(self):
-        return len(self.folder)
-
-    def __getattr__(self, name):
-        return getattr(self.folder, name)
-
-    def current(self):
-        return self
-
-    def rank(self, *asked):
-        if self.is_away:
-            raise ConnectionError("no route to db.example")
-        return self.folder.rank(*asked)
-
-
-def test_a_gallery_that_is_away_or_cannot_do_something_says_so(unchanged, caplog):
-    searcher = Away(unchanged)
-    with TestClient(make_app(unchanged, searcher=searcher), ADDRESS) as client:
-        about = client.get("/api/gallery").json()
-        assert not about["lists"] and not about["copies"]
-        hits = search(client)["hits"]
-        assert client.get(hits[0]["media"]).status_code == 200
-        for path, body in (("search", {"query": "a", "unique": True}), ("clips", {})):
-            response = client.post(f"/api/{path}", json=body)
-            assert response.status_code == 422 and "folder" in response.json()["error"]
-        searcher.is_away = True
-        response = client.post("/api/search", json={"query": "a dog"})
-        assert response.status_code == 503 and int(response.headers["retry-after"]) >= 1
-        assert "db.example" in caplog.text and "db.example" not in response.text
-        searcher.is_away = False
-        assert [hit["key"] for hit in search(client)["hits"]] == [hit["key"] for hit in hits]
-
-
 # Wrong questions ----------------------------------------------------------------------------------------------------
 
 QUESTION = b'{"query": "a dog"%s}'

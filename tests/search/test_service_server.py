@@ -255,7 +255,7 @@ def test_answers_that_are_not_read_keep_nobody_out(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "MOST_REQUESTS", 4)
     write_gallery(tmp_path, {"dog.webm": bytes(2**24)})
     app = make_app(tmp_path)
-    with serving(app, idle_seconds=1, most_connections=8) as address, ExitStack() as held:
+    with serving(app, idle_seconds=0.3, most_connections=8) as address, ExitStack() as held:
         key = post(address, "a dog")[1]["hits"][0]["key"]
         for path in (f"/api/clips/{key}/media", "/"):
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -264,7 +264,7 @@ def test_answers_that_are_not_read_keep_nobody_out(tmp_path, monkeypatch):
                 with suppress(ConnectionResetError):
                     connection.sendall(request * 400)
                 assert is_answered_soon(address)
-            time.sleep(1.2)  # so that they are closed, but for what is not read
+            time.sleep(0.4)  # so that they are closed, but for what is not read
             with closing(connect(address)) as connection:
                 assert ask(connection).startswith(b"HTTP/1.1 200")
         assert app.num_running == 0

@@ -62,8 +62,9 @@ def test_a_table_gives_the_hits_of_its_folder(both):
     assert same(*likes) and len(likes[0]["hits"]) == 4
     for address in (hit["media"], hit["words"], hit["captions"]):
         assert table.get(address).content == folder.get(address).content
-    refused = table.post("/api/clips", json={})
-    assert refused.status_code == 422 and "folder" in refused.json()["error"]
+    for path, body in (("search", {"query": "a", "unique": True}), ("clips", {})):
+        refused = table.post(f"/api/{path}", json=body)
+        assert refused.status_code == 422 and "folder" in refused.json()["error"]
 
 
 def test_a_table_that_changes_or_is_away_is_noticed(both, tmp_path, caplog):
