@@ -328,16 +328,36 @@ def test_keys_lead_to_the_words_and_from_hit_to_hit(open_page, unchanged):
         assert page.get_by_label("What are you looking for?").input_value() == "/a/b"
 
 
+def put_stills(place, *names, hashes=None):
+    """Still pictures of files, of which those with the same hash are copies."""
+    picture = io.BytesIO()
+    Image.new("RGB", (32, 18), "red").save(picture, "jpeg")
+    with GalleryWriter(place / "gallery") as writer:
+        for number, name in enumerate(names):
+            sha256 = (hashes or {}).get(name, f"{number:064d}")
+            writer.put_files([replace(recorded(place / "clips" / name), sha256=sha256)])
+            writer.stills.put(sha256, None, picture.getvalue())
+        writer.commit()
+
+
 @pytest.mark.slow
-def test_a_hit_shows_what_is_said_and_plays_from_there(open_page, tmp_path, talk):
-    with served(tmp_path, {"dog.webm": talk, "cat.webm": talk}) as (address, _):
+def test_a_hit_shows_what_is_said_or_was_recognised_and_plays_from_there(open_page, tmp_path, talk):
+    with served(tmp_path, {"dog.webm": talk, "cat.webm": talk, ODD: b"x"}) as (address, _):
+        put_stills(tmp_path, ODD)
+        transcripts = Transcripts(tmp_path / "gallery")
+        transcripts.folder.mkdir()
+        write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "two dogs bark")], "a model")
         srt = "1\n00:00:01,000 --> 00:00:02,000\nA dog, &lt;b&gt;.\n\n2\n00:00:04,000 --> 00:00:05,000\nNothing.\n"
         (tmp_path / "clips" / "dog.srt").write_text(srt)
         page = open_page(address)
         ask(page, "two dogs")
-        card = page.locator(".hit", has_text="dog.webm")
+        card, heard = (page.locator(".hit", has_text=name) for name in ("dog.webm", ODD))
         card.get_by_text("A dog, <b>.").wait_for()
-        wait(page, "document.querySelectorAll('.said-words li').length == 1")  # no longer those of the list
+        wait(page, "document.querySelectorAll('.said-words li').length == 2")  # no longer those of the list
+        heard.locator(".said-words .machine").wait_for()
+        assert heard.locator(".said-words li").inner_text() == "0:01 recognised speech two dogs bark"
+        assert "Recognised speech" in heard.locator(".weights").inner_text()
+        assert "Subtitles" not in heard.locator(".weights").inner_text()
         assert card.locator(".said-words li").all_inner_texts() == ["0:01 A dog, <b>."]
         card.get_by_role("button", name="Play from 0:01").click()
         wait(page, "document.querySelector('video:has(track)').currentTime >= 1")
@@ -371,18 +391,6 @@ def test_what_is_quoted_is_found_and_marked(open_page, tmp_path, talk):
         page.get_by_text("The filters, or the words in quotation marks, leave none of the 3 clips.").wait_for()
         ask(page, "karin dog")
         assert len(shown(page)) == 3 and page.locator("mark").count() == 0
-
-
-def put_stills(place, *names, hashes=None):
-    """Still pictures of files, of which those with the same hash are copies."""
-    picture = io.BytesIO()
-    Image.new("RGB", (32, 18), "red").save(picture, "jpeg")
-    with GalleryWriter(place / "gallery") as writer:
-        for number, name in enumerate(names):
-            sha256 = (hashes or {}).get(name, f"{number:064d}")
-            writer.put_files([replace(recorded(place / "clips" / name), sha256=sha256)])
-            writer.stills.put(sha256, None, picture.getvalue())
-        writer.commit()
 
 
 @pytest.mark.slow
@@ -439,21 +447,6 @@ def test_a_sound_has_a_picture_of_how_loud_it_is(open_page, tmp_path):
         broken.get_by_text("This browser cannot play the file.").wait_for()
         assert broken.locator(".sound").count() == 0
         assert refused == []  # nothing is asked for that is not there
-
-
-@pytest.mark.slow
-def test_words_that_a_machine_recognised_are_marked_as_such(open_page, tmp_path):
-    with served(tmp_path, {"dog.webm": b"x"}) as (address, _):
-        put_stills(tmp_path, "dog.webm")
-        transcripts = Transcripts(tmp_path / "gallery")
-        transcripts.folder.mkdir()
-        write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
-        page = open_page(address)
-        ask(page, "a dog")
-        page.locator(".said-words .machine").wait_for()
-        assert page.locator(".said-words li").inner_text() == "0:01 recognised speech a dog barks"
-        assert "Recognised speech" in page.locator(".weights").inner_text()
-        assert "Subtitles" not in page.locator(".weights").inner_text()
 
 
 @pytest.mark.slow
