@@ -28,7 +28,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parent.parent
 # A worker that came to one of these last would keep the others waiting for it.
-LONGEST = ("test_training.py", "hub_cards/test_round_trip.py", "test_end_to_end.py", "trainer/test_scalar_trainer.py")
+LONGEST = """
+    trainer/test_trainer_session.py test_training.py test_broken_media.py hub_cards/test_round_trip.py test_cases.py
+    test_elsewhere.py search/test_distributed.py trainer/test_scalar_trainer.py test_end_to_end.py test_types.py
+    search/test_evidence.py gallery/decoding/test_reader.py trainer/test_continued.py trainer/test_joint_training.py
+    modeling_scalar/test_definitions.py trainer/test_fields.py
+""".split()
 
 
 def pytest_ignore_collect(collection_path, config):

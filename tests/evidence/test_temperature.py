@@ -19,6 +19,7 @@ def test_the_spread_is_that_of_unmatched_pairs_that_have_a_score():
     assert spread(torch.tensor(scores), torch.tensor(is_match)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.e2e
 def test_the_command_suggests_a_temperature_for_the_score_that_is_asked_for(commands, tiny_run):
     model, root = tiny_run.folder / "model", tiny_run.folder / "data"
     ended = commands.run(

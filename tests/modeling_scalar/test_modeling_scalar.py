@@ -330,6 +330,7 @@ def test_a_class_token_that_has_seen_no_word_is_refused():
         make_tiny_config(text_config=CLIPTextConfig(**SMALL_TEXT))
 
 
+@pytest.mark.e2e
 def test_a_model_folder_loads_where_this_package_is_not(commands, tiny_model_dir, batch, tmp_path):
     """`AutoModel` and `AutoProcessor` with remote code, in a process that cannot import the repository."""
     torch.save(batch, tmp_path / "batch.pt")

@@ -105,6 +105,7 @@ print(doctest.testfile(sys.argv[1], module_relative=False))
 """
 
 
+@pytest.mark.e2e
 def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(commands, tmp_path, copied):
     examples = "\n".join(map(card_examples, ("retrieval", "aggregation_gain")))
     count = len(doctest.DocTestParser().get_examples(examples))
