@@ -13,7 +13,7 @@ from evidence.encoders import report as encoders_report
 from evidence.stamps import report as stamps_report
 from evidence.study import report as study_report
 from evidence.study.differences import described_differences, format_interval
-from evidence.study.results import StudyResults, is_complete
+from evidence.study.results import StudyResults
 from evidence.study.tables import short_table
 from evidence.study.tuning import GRID
 
@@ -39,15 +39,11 @@ def published(request):
     return request.param, report, kind(ROOT / "evidence" / request.param / "results"), page
 
 
-def test_the_page_is_its_template_filled_with_the_results(published):
+def test_the_page_and_the_tables_are_computed_from_the_results_which_are_small(published):
     name, report, results, page = published
     template = (ROOT / "evidence" / name / "page.md").read_text(encoding="utf-8")
     again = f"run `python -m evidence {name} --report-only --page docs/{page}.md` (with --output, if not study)"
     assert (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") == report.fill(template, results), again
-
-
-def test_the_tables_are_computed_from_the_results_which_are_small(published):
-    name, report, results, _ = published
     written = (results.folder / "README.md").read_text(encoding="utf-8")
     assert written == report.report(results), f"run `python -m evidence {name} --report-only`"
     most = 4e6 if name == "study" else 1e6
@@ -188,11 +184,6 @@ def test_the_numbers_of_the_readme_are_those_of_the_ranks_and_of_the_study(ranks
 
 
 # What the ranks are of -----------------------------------------------------------------------------------------------
-
-
-def test_complete_clips_are_those_that_lack_nothing():
-    clips = StudyResults(RESULTS).study["clips"]["main"]
-    assert is_complete(clips).sum() == clips["num_test"] - sum(clips["absent"]["test"].values())
 
 
 def test_the_recipe_of_the_demo_has_the_settings_that_were_chosen():

@@ -105,11 +105,7 @@ def test_latent_numbers_are_those_of_the_text(text):
 
 
 def test_rows_are_those_of_the_benchmark_or_if_asked_for_means_over_what_is_published():
-    assert published(paper.MISSING, "vatex", mean=True) == {
-        "paper: SCALAR": paper.MISSING["vatex"]["scalar"],
-        "paper: GRAM": paper.MISSING["vatex"]["gram"],
-    }
-    assert "paper: LanguageBind" in published(paper.TWO_STAGE, "didemo")
+    assert list(published(paper.MISSING, "vatex", mean=True)) == ["paper: SCALAR", "paper: GRAM"]
     assert published(paper.MISSING, "miniature") == {}
     rows = published(paper.TWO_STAGE, "miniature", mean=True)
     # (54.0 + 48.9 + 53.7 + 89.8) / 4; video to text is published for one benchmark alone

@@ -22,7 +22,7 @@ def test_a_fit_is_kept_if_clips_that_were_not_part_of_it_gain():
 
 
 def test_nothing_is_gained_where_the_numbers_are_those_that_were_fitted():
-    embeddings = made(num_clips=120, dim=24)
+    embeddings = made(num_clips=60, dim=24)
     trained = fit(embeddings, {}, method="scalar")
     temperature, everything = fits_of(embeddings, "scalar", trained)
     assert (temperature.count, everything.count) == (1, 7)
