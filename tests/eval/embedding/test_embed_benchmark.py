@@ -224,34 +224,26 @@ def test_other_weights_files_and_versions_are_refused(embed, tiny_model_dir, dat
     embed(tmp_path / "store")
 
 
-def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(
-    tiny_model_dir, data, tmp_path, monkeypatch
-):
+def test_what_cannot_be_read_is_an_error_or_listed_in_the_order_of_the_clips(tiny_model_dir, data, tmp_path):
     shutil.copytree(data, tmp_path / "data")
-    films = sorted((tmp_path / "data" / "test").glob("*.mp4"))
-    dataset = load_split("miniature", data).dataset
+    dataset = load_split("miniature", tmp_path / "data").dataset
     # Those that keep something to be scored by: a subtitle.
-    broken = [row["video_id"] for row in dataset if row["subtitle"] and row["video_path"]][-4:]
-    by_id = {row["video_id"]: Path(row["video_path"]).name for row in dataset if row["video_path"]}
-    assert len(broken) == 4 and len(films) > 4
+    films = {row["video_id"]: Path(row["video_path"]) for row in dataset if row["subtitle"] and row["video_path"]}
+    broken = list(films)[-4:]
     for name in broken:
-        path = tmp_path / "data" / "test" / by_id[name]
-        path.write_bytes(path.read_bytes()[:200])
-    arguments = (tiny_model_dir, "miniature", tmp_path / "data")
+        films[name].write_bytes(films[name].read_bytes()[:200])
+    arguments = (tmp_path / "store", tiny_model_dir, "miniature", tmp_path / "data")
     with pytest.raises(ValueError, match=rf"{broken[0]}.*`on_error` to \"missing\""):
-        embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
-    done = dataset["video_id"].index(broken[0]) // 2
-    assert held(tmp_path / "store") == (2 * done, 0)
-    computed = counting(monkeypatch)
-    gallery = embed_benchmark(tmp_path / "store", *arguments, batch_size=2, on_error="missing", progress=False)
+        embed_benchmark(*arguments, batch_size=2, progress=False)
+    assert held(tmp_path / "store") == (dataset["video_id"].index(broken[0]) // 2 * 2, 0)
+    gallery = embed_benchmark(*arguments, batch_size=2, on_error="missing", progress=False)
     assert list(gallery.problems()) == broken
     store = Embeddings.load(tmp_path / "store")
     assert store.problems == [f"{name}: {one}" for name, reported in gallery.problems().items() for one in reported]
     assert all(not store.modality_mask[store.clip_ids.index(name), 0] for name in broken)
-    assert computed.count("embed_clips") == 11 - done
     # Among the clips that are there are some with problems.
     with pytest.raises(ValueError, match="with other settings. These differ: on_error"):
-        embed_benchmark(tmp_path / "store", *arguments, batch_size=2, progress=False)
+        embed_benchmark(*arguments, batch_size=2, progress=False)
 
 
 @pytest.mark.e2e
