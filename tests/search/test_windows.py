@@ -29,8 +29,10 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loaded(encoder):
-    """The encoder and its processor, for all commands: loading takes longest."""
-    return load_model(encoder)
+    """The encoder and its processor, for all commands: loading takes longest, and then embedding frames."""
+    model, processor = load_model(encoder)
+    processor.num_frames = 1
+    return model, processor
 
 
 @pytest.fixture
