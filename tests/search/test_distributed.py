@@ -279,13 +279,12 @@ def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentenc
 ):
     monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
     start, own, other = with_tls
-    missing = {"distributed.comm.tls.client.key": str(tmp_path / "none.key")}
     with start(0) as address:
         plain = address.replace("tls://", "tcp://")
-        for asked, settings in ((address, {}), (address, other), (address, missing), (plain, {})):
+        for settings in ({}, other):
             with dask.config.set(settings):
-                error = index(tmp_path / "gallery", "--cluster", asked, code=1).stderr
-            assert error.startswith(f"Error: No Dask scheduler answers at {asked}: ") and error.count("\n") == 1
+                error = index(tmp_path / "gallery", "--cluster", address, code=1).stderr
+            assert error.startswith(f"Error: No Dask scheduler answers at {address}: ") and error.count("\n") == 1
             assert "begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates" in error
     with dask.config.set(own):
         assert "encryption required" in index(tmp_path / "gallery", "--cluster", plain, code=1).stderr
