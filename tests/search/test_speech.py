@@ -109,24 +109,17 @@ def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(vid
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
-@pytest.mark.parametrize("text", ["", pytest.param(" ... ", marks=pytest.mark.slow)])
-def test_where_nothing_is_understood_there_is_no_subtitle_and_nobody_asks_again(
-    videos, tiny_model, tiny_processor, text
+@pytest.mark.parametrize("is_doubted", [False, True])
+def test_where_words_are_not_understood_or_doubted_there_is_no_subtitle_and_nobody_asks_again(
+    videos, tiny_model, tiny_processor, is_doubted
 ):
-    recognizer = heard_by("plain", {"text": text})
-    for _ in range(2):
-        report, words = run(videos, tiny_model, tiny_processor, recognizer)
-        assert not words["said.mp4"] and len(recognizer.calls) == 1
-    assert Speech(videos.parent / "gallery").count() == (1, 0) and len(of(report, "unchanged")) == 3
-
-
-def test_a_file_whose_words_are_doubted_is_counted_and_not_heard_again(videos, tiny_model, tiny_processor):
-    recognizer = heard_by("whisper", HELLO, is_doubtful=True)
+    recognizer = heard_by("whisper", HELLO, is_doubtful=True) if is_doubted else heard_by("plain", {"text": " ... "})
     report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    (doubted,) = (path for path, state in report.items() if DOUBTFUL in state.hints)
-    assert doubted.endswith("said.mp4") and not words["said.mp4"]
+    doubted = [path.rpartition("/")[2] for path, state in report.items() if DOUBTFUL in state.hints]
+    assert not words["said.mp4"] and doubted == ["said.mp4"] * is_doubted
     report, _ = run(videos, tiny_model, tiny_processor, recognizer)
     assert len(recognizer.calls) == 1 and len(of(report, "unchanged")) == 3
+    assert Speech(videos.parent / "gallery").count() == (1, 0)
 
 
 def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
@@ -225,17 +218,10 @@ def test_sound_without_speech_leaves_a_transcript_without_words_and_asks_no_mode
     assert recognizer.calls == [] and speech.has_words("a1") is False
 
 
-def test_a_doubtful_transcript_is_not_stored_and_not_made_anew(videos, tmp_path, monkeypatch):
+def test_words_of_one_stretch_that_are_doubted_do_not_take_others_with_them(videos, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
     )
-    doubting = heard_by("whisper", HELLO, is_doubtful=True)
-    speech = Speech(tmp_path, doubting)
-    for _ in range(2):
-        assert speech.of(str(videos / "said.mp4"), "a1", SandboxedReader()) is None
-    assert len(doubting.calls) == 2 and speech.is_doubtful("a1") and speech.has_words("a1") is False
-    assert not speech.is_doubtful("a2")
-    # Words of one stretch that are doubted do not take others with them.
     partly = heard_by("whisper", HELLO)
     partly._is_doubtful = lambda waveform, text: len(waveform) < 8000
     speech = Speech(tmp_path, partly)
