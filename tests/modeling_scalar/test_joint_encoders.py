@@ -256,7 +256,8 @@ def test_saving_keeps_every_setting_and_the_heads_of_all_modalities(folders, joi
     again, beside = load_model(tmp_path)
     assert again.config.to_diff_dict() == model.config.to_diff_dict()
     assert again.backbone.audio_tower is None
-    for name in (*settings, "query_prompt", "max_length"):
+    assert {name: getattr(beside, name) for name in settings} == settings
+    for name in ("query_prompt", "max_length"):
         assert getattr(beside, name) == getattr(processor, name), name
     torch.testing.assert_close(embed(again, beside, clips), expected)
 

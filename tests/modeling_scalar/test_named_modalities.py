@@ -110,6 +110,11 @@ def test_what_the_towers_gave_before_is_encoded_alike(five):
 # Saved ---------------------------------------------------------------------------------------------------------------
 
 
+def test_a_score_that_reads_other_modalities_is_refused(folder):
+    with pytest.raises(ValueError, match="triangle"):
+        ScalarModel.from_joint_encoder(folder, modalities=["video", "title"], aggregation="triangle")
+
+
 def test_a_processor_of_other_modalities_is_refused(folder, tmp_path, five, three):
     five[0].save_pretrained(tmp_path)
     three[1].save_pretrained(tmp_path)
