@@ -72,11 +72,9 @@ def test_each_stream_can_come_from_elsewhere(processor, files):
 
 
 def test_reading_takes_the_number_of_frames_from_the_mode(processor, files):
-    generator = torch.Generator().manual_seed(0)
-    assert len(processor.read_clip(files / "silent.mp4").frames) == 8
-    assert len(processor.read_clip(files / "silent.mp4", num_frames=3).frames) == 3
-    assert len(processor.read_clip(files / "silent.mp4", num_frames="all").frames) == 20
-    assert len(processor.read_clip(files / "silent.mp4", training=True, generator=generator).frames) == 2
+    training = {"training": True, "generator": torch.Generator().manual_seed(0)}
+    for options, number in (({}, 8), ({"num_frames": 3}, 3), ({"num_frames": "all"}, 20), (training, 2)):
+        assert len(processor.read_clip(files / "silent.mp4", **options).frames) == number
 
 
 @pytest.mark.parametrize("name", ["half.mp4", "text.mp4"])
