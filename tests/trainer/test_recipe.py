@@ -34,6 +34,12 @@ def write(folder, name, text):
     return folder / name
 
 
+def write_recipe(folder, more=""):
+    """A recipe with what every one needs, and more; return its path as a command line names it."""
+    needed = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\n"
+    return str(write(folder, "r.yaml", needed + more))
+
+
 def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_all(tmp_path, monkeypatch):
     trackers = ["tensorboard", "trackio"]
     monkeypatch.setattr(
@@ -54,8 +60,7 @@ def test_own_fields_win_over_the_base_later_recipes_over_earlier_and_flags_over_
 
 
 def test_the_defaults_are_the_papers(tmp_path):
-    recipe = write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: data\noutput_dir: out\nuse_cpu: true\n")
-    _, args = parse_arguments([str(recipe)])
+    _, args = parse_arguments([write_recipe(tmp_path)])
     args.fill_in(has_targets=True, is_joint=False)
     papers = {
         "objective": "scalar",
@@ -112,19 +117,18 @@ def test_plugins_are_imported_before_the_score_is_looked_up(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     write(tmp_path, "of_a_recipe.py", REGISTERED.format("of_a_recipe"))
     write(tmp_path, "of_another.py", REGISTERED.format("of_another"))
-    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: of_another\n"
-    recipe = write(tmp_path, "r.yaml", text)
+    recipe = write_recipe(tmp_path, "aggregation: of_another\n")
     with pytest.raises(ValueError, match="`aggregation` must be one of"):
-        parse_arguments([str(recipe)])
+        parse_arguments([recipe])
     write(tmp_path, "plugins.yaml", "plugin: [of_a_recipe, of_another]\n")
     try:
-        run, _ = parse_arguments([str(recipe), str(tmp_path / "plugins.yaml")])
+        run, _ = parse_arguments([recipe, str(tmp_path / "plugins.yaml")])
         assert (run.aggregation, run.plugin) == ("of_another", "of_a_recipe,of_another")
         assert {"of_a_recipe", "of_another"} <= set(METHODS)
     finally:
         METHODS.pop("of_a_recipe", None), METHODS.pop("of_another", None)
     with pytest.raises(ValueError, match="'no_such_module' cannot be imported"):
-        parse_arguments([str(recipe), "--plugin", "no_such_module"])
+        parse_arguments([recipe, "--plugin", "no_such_module"])
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
@@ -159,14 +163,12 @@ def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone()
 
 @pytest.mark.parametrize("written", ["[video, audio, subtitle]", "video,audio,subtitle"])
 def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
-    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\naggregation: uniform\n"
-    run, _ = parse_arguments([str(write(tmp_path, "r.yaml", text + f"condition_on: {written}\n"))])
+    run, _ = parse_arguments([write_recipe(tmp_path, f"aggregation: uniform\ncondition_on: {written}\n")])
     assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}
 
 
 def test_every_field_that_may_be_none_is_null_by_a_flag(tmp_path):
-    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\n"
-    recipe = str(write(tmp_path, "r.yaml", text))
+    recipe = write_recipe(tmp_path)
     nullable = set()
     for kind in (RunArguments, ScalarTrainingArguments):
         nullable |= {name for name, hint in get_type_hints(kind).items() if NoneType in get_args(hint)}
@@ -185,16 +187,14 @@ def test_every_field_that_may_be_none_is_null_by_a_flag(tmp_path):
 
 @pytest.mark.parametrize("flag", [["--global_batch_size", "null"], ["--global-batch-size=None"]])
 def test_null_by_a_flag_overrides_a_recipe(tmp_path, flag):
-    text = "model: a\nbenchmark: b\nroot: d\noutput_dir: o\nuse_cpu: true\nglobal_batch_size: 256\n"
-    recipe = str(write(tmp_path, "r.yaml", text))
+    recipe = write_recipe(tmp_path, "global_batch_size: 256\n")
     assert parse_arguments([recipe])[0].global_batch_size == 256
     assert parse_arguments([recipe, *flag])[0].global_batch_size is None
     assert parse_arguments([recipe, *flag, "--global_batch_size", "8"])[0].global_batch_size == 8
 
 
 def test_columns_of_repeated_flags_are_all_taken_and_rename_those_of_a_recipe(tmp_path, capsys):
-    text = "model: a\nbenchmark: own\nroot: d\noutput_dir: o\nuse_cpu: true\n"
-    recipe = str(write(tmp_path, "r.yaml", text + "column: {caption: text, title: heading}\n"))
+    recipe = write_recipe(tmp_path, "column: {caption: text, title: heading}\n")
     assert parse_arguments([recipe])[0].column == {"caption": "text", "title": "heading"}
     run, _ = parse_arguments([recipe, "--column", "path=file", "--column", "title=a=b,subtitle=said"])
     assert run.column == {"caption": "text", "title": "a=b", "path": "file", "subtitle": "said"}
@@ -206,7 +206,7 @@ def test_columns_of_repeated_flags_are_all_taken_and_rename_those_of_a_recipe(tm
 
 
 def test_a_field_that_is_never_none_refuses_null_by_the_name_of_its_type(tmp_path, capsys):
-    recipe = str(write(tmp_path, "r.yaml", "model: a\nbenchmark: b\nroot: d\n"))
+    recipe = write_recipe(tmp_path)
     for field, kind in (("seed", "int"), ("learning_rate", "float")):
         with pytest.raises(SystemExit):
             parse_arguments([recipe, f"--{field}", "null"])
