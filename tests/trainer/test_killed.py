@@ -98,7 +98,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
     [
         pytest.param(4, CONSTANT, id="constant"),
         pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
-        pytest.param(2, [*CONSTANT, *WORKERS, FILES], id="from-files"),
+        pytest.param(1, [*CONSTANT, *WORKERS, FILES], id="from-files"),
     ],
 )
 def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, tiny_run, tmp_path, kills, fields):
