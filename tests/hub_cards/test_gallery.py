@@ -197,42 +197,37 @@ def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_le
     assert media == {str(tmp_path / "staged/media/a/talk.mp4"), str(tmp_path / "staged/media/b.mp4")}
 
 
-def test_media_go_along_with_the_subtitle_files_beside_them(tmp_path):
-    names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
-    stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
-    staged = {path.relative_to(tmp_path / "staged" / "media") for path in (tmp_path / "staged" / "media").rglob("*.*")}
-    assert {path.as_posix() for path in staged} == {*names, "sub/b c.srt"}
-    for path in staged:
-        assert (tmp_path / "staged" / "media" / path).read_bytes() == (tmp_path / "videos" / path).read_bytes()
-    card = staged_card(tmp_path / "staged")
-    assert "| media files | 4 |" in card and "the\n  subtitle files next to them" in card
-    here, there = Gallery.open(tmp_path / "gallery"), Gallery.open(tmp_path / "staged")
-    assert set(there.files) == {"broken.mp4", *names}
-    for name, place in zip(names, there.places_of(names), strict=True):
-        path = there.own_media_of(place, None)
-        known = there.files[name]
-        # All is as in the gallery, but the place of a recording.
-        own = here.files[str(tmp_path / "videos" / name)]
-        assert own.place and known.place is None
-        assert known == replace(own, path=name, place=None) and is_as_known(path, known)
-    assert "when each was recorded, not where" in card
-
-
-def test_transcripts_go_along_with_the_media_without_folders_and_still_pictures_never(tmp_path):
+def test_media_go_along_with_their_subtitle_files_and_transcripts_but_no_still_pictures(tmp_path):
     names, _, _ = saved_gallery(tmp_path / "gallery", tmp_path / "videos")
     sha256 = clip_sha256(str(tmp_path / "videos" / names[0]))
+    said = {SPEECH: "/words/ that are/ said", SCREEN: "words that are shown"}
     (tmp_path / "gallery" / "transcripts").mkdir()
-    for kind, words in ((SPEECH, "/words/ that are/ said"), (SCREEN, "words that are shown")):
+    for kind, words in said.items():
         path = Transcripts(tmp_path / "gallery", kind).path_of(sha256)
         write_transcript(path, [Cue(0, 1, words)], "/home/me/models/whisper")
     Stills(tmp_path / "gallery").put(sha256, None, b"picture")
     stage_gallery(tmp_path / "gallery", tmp_path / "staged", media=True)
-    for kind, words in ((SPEECH, "/words/ that are/ said"), (SCREEN, "words that are shown")):
+    media = tmp_path / "staged" / "media"
+    staged = {path.relative_to(media).as_posix() for path in media.rglob("*.*")}
+    assert staged == {*names, "sub/b c.srt"}
+    for name in staged:
+        assert (media / name).read_bytes() == (tmp_path / "videos" / name).read_bytes()
+    for kind, words in said.items():
         copy = Transcripts(tmp_path / "staged", kind).path_of(sha256).read_text()
         assert words in copy and "NOTE made by machine: whisper\n" in copy
+    assert not list(tmp_path.glob("staged/**/*.jpg"))
+    card = staged_card(tmp_path / "staged")
+    assert "| media files | 4 |" in card and "when each was recorded, not where" in card
+    # All is as in the gallery, but the place of a recording.
+    here, there = Gallery.open(tmp_path / "gallery"), Gallery.open(tmp_path / "staged")
+    assert set(there.files) == {"broken.mp4", *names}
+    for name, place in zip(names, there.places_of(names), strict=True):
+        known, own = there.files[name], here.files[str(tmp_path / "videos" / name)]
+        assert own.place and known == replace(own, path=name, place=None)
+        assert is_as_known(there.own_media_of(place, None), known)
+    # Words are of the media, too.
     stage_gallery(tmp_path / "gallery", tmp_path / "without")
-    assert Transcripts(tmp_path / "without").count() == (0, 0)  # words are of the media, too
-    assert not list(tmp_path.glob("staged/**/*.jpg")) and not list(tmp_path.glob("without/**/*.jpg"))
+    assert Transcripts(tmp_path / "without").count() == (0, 0)
 
 
 def test_media_that_changed_are_not_published(tmp_path):
