@@ -3,7 +3,6 @@
 import importlib
 import os
 import re
-import sys
 import tomllib
 from pathlib import Path
 
@@ -64,28 +63,6 @@ def test_all_means_all():
         str(r) for extra in PROJECT["optional-dependencies"].keys() - NOT_OF_A_JOB for r in requirements(extra)
     }
     assert {str(requirement) for requirement in requirements("all")} == everything
-
-
-def test_an_extra_that_is_missing_is_named_by_the_room_that_needs_it(monkeypatch):
-    rooms = {
-        "scalar_retrieval.gallery.store.files": "search",
-        "scalar_retrieval.eval.benchmarks.own": "eval",
-        "scalar_retrieval.trainer.checkpoints": "train",
-    }
-    again = ("scalar_retrieval.gallery", "scalar_retrieval.eval.embedding")
-    for room, extra in rooms.items():
-        monkeypatch.delitem(sys.modules, room, raising=False)
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
-        monkeypatch.setitem(sys.modules, "filelock", None)
-        for name, module in list(sys.modules.items()):
-            if name.startswith(again):
-                # Both the module and the attribute of its package come back after the test.
-                parent, _, child = name.rpartition(".")
-                monkeypatch.setattr(sys.modules.get(parent, module), child, module, raising=False)
-                monkeypatch.delitem(sys.modules, name)
-        with pytest.raises(ModuleNotFoundError) as raised:
-            importlib.import_module(room)
-        assert error_text(raised.value).endswith(f'is not installed: `pip install "scalar-retrieval[{extra}]"`.')
 
 
 def test_a_module_of_no_extra_is_reported_as_it_is():

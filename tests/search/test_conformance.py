@@ -89,9 +89,8 @@ def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, writt
     assert (described.fingerprint, described.query_temperature) == (MADE_BY["fingerprint"], 0.1)
     has = {name: sum(name in clip.vectors for clip in made.clips) for name in made.modalities}
     assert searcher.counts().items() >= has.items()
-    for seed, (temperature, modalities) in enumerate(
-        itertools.product(TEMPERATURES, (None, made.modalities[:1], made.modalities[-2:]))
-    ):
+    mixes = itertools.product(TEMPERATURES, (None, made.modalities[:1], made.modalities[-2:]))
+    for seed, (temperature, modalities) in enumerate(itertools.islice(mixes, 0, None, 2)):
         asked = {"query_temperature": temperature, "modalities": modalities}
         # The first text is the vector of one modality: others of other spaces have nothing to compare with it.
         texts = [text for text in make_texts(made, 2, seed) if made.seen(text, modalities)]
@@ -183,7 +182,7 @@ def test_odd_filters_find_what_they_find_in_the_folder_or_are_the_same_error(hol
         return list(zip(names_of(hits), hits.scores.tolist(), strict=True)), hits.num_allowed, hits.unknown
 
     num_errors, num_hits = 0, []
-    for wanted in odd_filters(200):
+    for wanted in odd_filters(120):
         known = answer(gallery.searcher, wanted)
         assert answer(searcher, wanted) == known, wanted
         num_errors += isinstance(known, type)

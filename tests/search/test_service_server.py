@@ -1,8 +1,6 @@
 """The server of the search service: where it listens, whom it waits for, and the command that starts it."""
 
 import json
-import re
-import signal
 import socket
 import threading
 import time
@@ -19,8 +17,6 @@ from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.service import guard, server
 from scalar_retrieval.search.service.server import is_loopback, listen
 from scalar_retrieval.search.settings import TOKEN_VARIABLE, read_token
-from tests.joint_encoders import write_joint_encoder
-from tests.media_corpus import tone, wav
 from tests.search.serving import SECRET, WordModel, WordProcessor, make_app, serving, write_gallery
 
 HEAD = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
@@ -330,35 +326,3 @@ def test_the_command_serves_what_its_options_say(unchanged, tmp_path, monkeypatc
     result = CliRunner().invoke(app, list(map(str, [*arguments, "--hostname", "Search.lan"])))
     assert result.exit_code == 0 and "Serving 5 clips at http://here/" in result.output, result.output
     assert about[0]["num_clips"] == 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_serves_until_it_is_stopped(commands, tmp_path, number):
-    encoder = write_joint_encoder(tmp_path / "encoder")
-    (tmp_path / "tone.wav").write_bytes(wav(tone(16_000)))
-    gallery = tmp_path / "gallery"
-    indexed = CliRunner().invoke(app, ["index", str(tmp_path), "--model", str(encoder), "--output", str(gallery)])
-    assert indexed.exit_code == 0, indexed.output
-    command = ("-m", "scalar_retrieval.search", "serve", gallery, "--port", 0)
-    running = commands.start(*command, env={TOKEN_VARIABLE: SECRET})
-    stop = time.monotonic() + 60
-    while not (found := re.search(r"Serving 1 clips at (http://127\.0\.0\.1:\d+/)", running.printed())):
-        assert time.monotonic() < stop, running.printed("stderr")
-        time.sleep(0.05)
-
-    def ask(path, data=None):
-        headers = {"authorization": f"Bearer {SECRET}", "content-type": "application/json"}
-        with urllib.request.urlopen(urllib.request.Request(found[1] + path, data, headers), timeout=20) as answer:
-            return json.load(answer)
-
-    (hit,) = ask("api/search", b'{"query": "a dog"}')["hits"]
-    assert (hit["name"], hit["presence"]["audio"], hit["weights"]["audio"]) == ("tone.wav", True, 1)
-    running.kill(number)
-    outcome = running.wait()
-    assert outcome.code == 0, outcome.stderr
-    assert (
-        "Traceback" not in outcome.stderr
-        and "Interrupted" not in outcome.stderr
-        and SECRET not in outcome.stderr + outcome.stdout
-    )
