@@ -32,6 +32,7 @@ from tests.search.serving import (
     SECRET,
     WordModel,
     make_app,
+    put_clips,
     recorded,
     serving,
     vector,
@@ -237,13 +238,6 @@ def test_hits_have_the_date_and_the_place_of_their_recording_and_can_be_sorted(d
     assert about["newest"] == "2026-01-04T00:00:00Z"
 
 
-def test_a_filter_that_leaves_nothing_says_so(client):
-    answer = search(client, filter={"paths": ["nowhere/**"]})
-    assert answer["hits"] == [] and answer["note"] == "The filters leave none of the 5 clips."
-    answer = search(client, filter={"min_duration": 1})
-    assert answer["unknown"] == {"duration": 5} and answer["hits"] == []
-
-
 @pytest.mark.parametrize("text", ["\\u0000", "a\\u0000b", "\\ud800", "d\\udfffg"])
 def test_a_filter_by_what_no_text_has_finds_nothing(client, text):
     headers = {"content-type": "application/json"}
@@ -253,21 +247,33 @@ def test_a_filter_by_what_no_text_has_finds_nothing(client, text):
         assert response.status_code == 200 and response.json()["hits"] == [], wanted
 
 
-def test_each_file_is_reported_once_where_that_is_asked_for(tmp_path):
-    names = [clip_id_of(name, (start, start + 1)) for name in ("talk.webm", "song.webm") for start in range(9)]
-    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
-    with TestClient(make_app(tmp_path), ADDRESS) as client:
-        every, each = search(client, k=20), search(client, k=10, per_file=True)
-        assert len(every["hits"]) == 19 and each["num_files"] == 3
-        best = {}
-        for hit in every["hits"]:
-            best.setdefault(hit["name"], hit["key"])
-        assert {hit["name"]: hit["key"] for hit in each["hits"]} == best
-        counts = {hit["name"]: hit["num_windows"] for hit in each["hits"]}
-        assert counts == {"talk.webm": 9, "song.webm": 9, "short.webm": 1}
-        inside = search(client, k=20, within=best["talk.webm"])
-        assert {hit["name"] for hit in inside["hits"]} == {"talk.webm"} and inside["num_allowed"] == 9
-        assert search(client, code=404, within="0" * 16)["error"]
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory):
+    """Of a gallery of two files in twelve windows each, and of a short one."""
+    folder = tmp_path_factory.mktemp("windows")
+    names = [clip_id_of(name, (start, start + 1)) for start in range(12) for name in ("talk.webm", "a song.webm")]
+    write_gallery(folder, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
+    with TestClient(make_app(folder), ADDRESS) as client:
+        yield client
+
+
+COUNTS = {"a song.webm": 12, "short.webm": 1, "talk.webm": 12}
+
+
+def counts_of(answer):
+    return {hit["name"]: hit["num_windows"] for hit in answer["hits"]}
+
+
+def test_each_file_is_reported_once_where_that_is_asked_for(windows):
+    every, each = search(windows, k=30), search(windows, k=10, per_file=True)
+    assert len(every["hits"]) == 25 and each["num_files"] == 3 and counts_of(each) == COUNTS
+    best = {}
+    for hit in every["hits"]:
+        best.setdefault(hit["name"], hit["key"])
+    assert {hit["name"]: hit["key"] for hit in each["hits"]} == best
+    inside = search(windows, k=20, within=best["talk.webm"])
+    assert {hit["name"] for hit in inside["hits"]} == {"talk.webm"} and inside["num_allowed"] == 12
+    assert search(windows, code=404, within="0" * 16)["error"]
 
 
 def listed(client, **options):
@@ -276,25 +282,23 @@ def listed(client, **options):
     return response.json()
 
 
-def test_clips_are_listed_by_name_and_page_by_page(tmp_path):
-    names = [clip_id_of(name, (start, start + 1)) for start in range(12) for name in ("talk.webm", "a song.webm")]
-    write_gallery(tmp_path, dict.fromkeys([*names, "short.webm"], b"x"), segment=1)
-    with TestClient(make_app(tmp_path), ADDRESS) as client:
-        pages = [listed(client, k=10, skip=skip)["hits"] for skip in (0, 10, 20, 30)]
-        hits = [hit for page in pages for hit in page]
-        windows = [("a song.webm", start, start + 1) for start in range(12)]
-        windows += [("short.webm", None, None), *(("talk.webm", start, start + 1) for start in range(12))]
-        assert [(hit["name"], hit["start"], hit["stop"]) for hit in hits] == windows
-        assert [hit["rank"] for hit in hits] == list(range(1, 26)) and {hit["score"] for hit in hits} == {None}
-        assert client.get(hits[0]["media"]).content.strip() == b"x"
-        files = listed(client, per_file=True)
-        assert [hit["num_windows"] for hit in files["hits"]] == [12, 1, 12]
-        assert (files["num_files"], files["num_clips"]) == (3, 25)
-        some = listed(client, filter={"paths": ["talk*"]}, per_file=True)
-        assert [hit["name"] for hit in some["hits"]] == ["talk.webm"] and some["num_allowed"] == 12
-        assert len(listed(client, within=hits[-1]["key"], k=20)["hits"]) == 12
-        none = listed(client, filter={"paths": ["nowhere"]})
-        assert none["hits"] == [] and none["note"] == "The filters leave none of the 25 clips."
+def test_clips_are_listed_by_name_and_page_by_page(windows):
+    hits = []
+    for skip in (0, 10, 20, 30):
+        hits += listed(windows, k=10, skip=skip)["hits"]
+    places = [("a song.webm", start, start + 1) for start in range(12)]
+    places += [("short.webm", None, None), *(("talk.webm", start, start + 1) for start in range(12))]
+    assert [(hit["name"], hit["start"], hit["stop"]) for hit in hits] == places
+    assert [hit["rank"] for hit in hits] == list(range(1, 26)) and {hit["score"] for hit in hits} == {None}
+    assert windows.get(hits[0]["media"]).content.strip() == b"x"
+    files = listed(windows, per_file=True)
+    assert counts_of(files) == COUNTS and list(counts_of(files)) == list(COUNTS)
+    assert (files["num_files"], files["num_clips"]) == (3, 25)
+    some = listed(windows, filter={"paths": ["talk*"]}, per_file=True)
+    assert list(counts_of(some)) == ["talk.webm"] and some["num_allowed"] == 12
+    assert len(listed(windows, within=hits[-1]["key"], k=20)["hits"]) == 12
+    none = listed(windows, filter={"paths": ["nowhere"]})
+    assert none["hits"] == [] and none["note"] == "The filters leave none of the 25 clips."
 
 
 # Files --------------------------------------------------------------------------------------------------------------
@@ -341,10 +345,7 @@ def test_a_gallery_cannot_make_other_files_public(tmp_path):
     (tmp_path / "clips" / "folder.mp4").mkdir()
     ids = [str(secret), "relative.mp4", "/etc/passwd"]
     ids += [str(tmp_path / "clips" / name) for name in ("link.mp4", "pipe.mp4", "folder.mp4", "gone.mp4")]
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
-        writer.put_clips(ids, torch.stack([vectors_of(name) for name in ids]), torch.ones(len(ids), 3).bool())
-        writer.commit()
+    put_clips(tmp_path / "gallery", ids)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         hits = {hit["name"]: hit for hit in search(client)["hits"]}
         assert set(hits) == {os.sep.join(name.split(os.sep)[-2:]) for name in ids}  # no folder is that of all
@@ -367,12 +368,7 @@ def test_a_file_that_a_stranger_named_is_not_served(tmp_path, record):
     if record is not None:
         sha256 = "0" * 64 if record == "forged" else hashlib.sha256().hexdigest()
         files.append(MediaFile(str(secret), secret.stat().st_size, 0, sha256))
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
-        vectors = torch.stack([vectors_of(name) for name in ("secret", "own")])
-        writer.put_clips([str(secret), str(own)], vectors, torch.ones(2, 3).bool())
-        writer.put_files(files)
-        writer.commit()
+    put_clips(tmp_path / "gallery", [str(secret), str(own)], files)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
         assert client.get(f"/api/clips/{keys['own.mp4']}/media").content == b"own"
@@ -394,11 +390,7 @@ def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path
     (media / "folder").symlink_to(tmp_path)
     (media / "within.mp4").symlink_to("whole.mp4")
     names = ["whole.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
-    with GalleryWriter(tmp_path / "named") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
-        writer.put_clips(names, torch.stack([vectors_of(name) for name in names]), torch.ones(len(names), 3).bool())
-        writer.put_files([MediaFile(name, 6, 0, "0" * 64) for name in names])
-        writer.commit()
+    put_clips(tmp_path / "named", names, [MediaFile(name, 6, 0, "0" * 64) for name in names])
     for part in (tmp_path / "named").iterdir():
         part.rename(tmp_path / "gallery" / part.name)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
@@ -420,28 +412,23 @@ def test_a_picture_is_sent_as_one_if_browsers_show_its_type(tmp_path):
         assert answer.content == b"one" and answer.headers["content-type"] == "image/jpeg"
 
 
-def test_a_file_is_played_whose_subtitle_file_a_list_named(place):
-    path, words = str(place / "clips" / "dog.webm"), str(place / "words.srt")
-    Path(words).write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")
+def test_a_file_is_played_whatever_becomes_of_its_subtitles(place):
+    dog, cat = (place / "clips" / name for name in ("dog.webm", "cat.webm"))
+    named, beside = place / "words.srt", cat.with_suffix(".srt")
+    srt = "1\n00:00:00,000 --> 00:00:01,000\na bark\n"
+    for path in (named, beside):
+        path.write_text(srt)
     with GalleryWriter(place / "gallery") as writer:
-        writer.put_files([MediaFile(path, *clip_stat(path, words), clip_sha256(path, words))])
+        for paths in ((str(dog), str(named)), (str(cat),)):
+            writer.put_files([MediaFile(paths[0], *clip_stat(*paths), clip_sha256(*paths))])
         writer.commit()
+    beside.write_text(srt.replace("bark", "loud bark"))
     with TestClient(make_app(place), ADDRESS) as client:
-        assert client.get(media_of(client, "dog.webm")).content.startswith(b"dog.webm")
-
-
-def test_a_file_is_played_though_subtitles_beside_it_have_changed(place):
-    path = place / "clips" / "dog.webm"
-    path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")
-    with GalleryWriter(place / "gallery") as writer:
-        writer.put_files([MediaFile(str(path), *clip_stat(str(path)), clip_sha256(str(path)))])
-        writer.commit()
-    path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\na loud bark\n")
-    with TestClient(make_app(place), ADDRESS) as client:
-        address = media_of(client, "dog.webm")
-        assert client.get(address).content == path.read_bytes()
+        for path in (dog, cat):
+            address = media_of(client, path.name)
+            assert client.get(address).content == path.read_bytes()
         assert "a loud bark" in client.get(address.replace("/media", "/captions")).text
-        path.write_bytes(b"another file")
+        cat.write_bytes(b"another file")
         assert client.get(address).status_code == 404
 
 
