@@ -758,7 +758,8 @@ class TableSearcher:
         return clips
 
     def clip_named(self, name: str) -> str:
-        """Find a clip by its identifier, its path, or the end of its path; raises a NoClipError."""
+        """Find a clip by its identifier, its path, or the end of its path; raises a NoClipError, or for several clips
+        another ValueError."""
         found = []
         # No clip has a name with a NUL or a lone surrogate: PostgreSQL cannot hold it.
         if name.replace("\0", "").encode("utf-8", "ignore").decode() == name:
@@ -773,7 +774,8 @@ class TableSearcher:
         # The clip of this name comes first, where there is one.
         if name in found or len(found) == 1:
             return found[0]
-        raise NoClipError(
+        problem = ValueError if found else NoClipError
+        raise problem(
             f"Expected one clip {name!r} in {self.table.name}, got {', '.join(map(repr, found[:3])) or 'none'}. "
             "`scalar query ... --json` prints the `clip_id` of each hit."
         )

@@ -16,6 +16,7 @@ from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.querying import Likeness, NothingToCompareError
 from scalar_retrieval.gallery.searcher import UnsupportedError
 from scalar_retrieval.gallery.searching import search
+from scalar_retrieval.gallery.store.described import NoClipError
 from scalar_retrieval.search import postgresql
 from scalar_retrieval.search.addresses import TableAddress
 from scalar_retrieval.search.postgresql import DatabaseTable, TableSearcher
@@ -279,6 +280,9 @@ def test_of_windows_each_file_comes_once_by_its_best_one(hold, tmp_path):
             assert names_of(hits) == list(best.values())[:k]
             assert [hit.place.path for hit in hits] == list(best)[:k]
             assert hits.num_scored <= hits.num_allowed == len(expected)
+    with pytest.raises(ValueError, match="d.mp4#t=") as several:
+        searcher.clip_named("d.mp4")
+    assert not isinstance(several.value, NoClipError)
     inside = made.own_scores(text, among=lambda clip: clip.file == "/clips/d.mp4")
     check(search(searcher, text[None], 100, inside="/clips/d.mp4")[0], made, inside, 100)
 
