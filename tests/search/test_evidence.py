@@ -225,7 +225,7 @@ def test_the_text_encoder_of_light_gives_the_vectors_of_the_whole_model_which_a_
 
 
 def test_light_is_the_default_and_says_how_long_all_files_will_take(place, monkeypatch):
-    index_with(monkeypatch, batch_size=1)
+    index_with(monkeypatch, batch_size=1, frames=1)
     reported = index("clips").stderr
     assert Gallery.open("gallery").model == "light"
     assert "4 files, about 00:" in reported and " s a clip." in reported
