@@ -160,12 +160,14 @@ def check_recipes(arguments: Sequence[str]) -> None:
         fields |= read_recipe(find_packaged(flags.pop(0)))
     # As `--field=value` or `--field value`; the last value wins. A flag that is no field is left to the parser.
     for place, flag in enumerate(flags):
-        name, separator, value = flag.partition("=")
-        if name.startswith("--") and unknown_field(name.removeprefix("--")):
+        if not flag.startswith("--"):  # the value of the flag before it
+            continue
+        name, separator, value = flag.removeprefix("--").partition("=")
+        if unknown_field(name):
             return
         if not separator:
             value = "".join(flags[place + 1 : place + 2])
-        fields[name.removeprefix("--")] = value
+        fields[name] = value
     # What they name must be there; a plugin may bring a benchmark.
     if fields.get("model"):
         identify(find_packaged(str(fields["model"])))

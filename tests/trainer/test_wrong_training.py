@@ -10,6 +10,7 @@ import torch
 from scalar_retrieval.commands.errors import run_command
 from scalar_retrieval.trainer.__main__ import main as main_of_package
 from scalar_retrieval.trainer.recipe import parse_arguments
+from scalar_retrieval.trainer.recipe_files import check_recipes
 from scalar_retrieval.trainer.run import main, train
 from tests.trainer.test_scalar_trainer import make_trainer
 
@@ -138,3 +139,7 @@ def test_a_learned_weight_that_is_not_finite_is_never_saved(tmp_path):
 def test_a_misspelt_flag_is_reported_before_a_model_that_is_missing(called, monkeypatch):
     monkeypatch.setattr("tests.trainer.test_wrong_training.main", main_of_package)
     check_answer(*called(*RIGHT, "--learning_speed", "1"), 2, ["`learning_speed`", "`learning_rate`"])
+
+
+def test_a_value_that_is_the_name_of_a_field_is_no_field(tiny_model_dir):
+    check_recipes(["--model", str(tiny_model_dir), "--output_dir", "model", "--seed", "3"])
