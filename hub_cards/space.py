@@ -16,13 +16,20 @@ from .errors import explained
 from .publishing import Kind, Push, check_place
 
 
+def _encoders(model: str | None) -> dict[str, str | None]:
+    """Return the ids of a model, or of several side by side, each with its commit if known; `light` has none."""
+    encoders = {}
+    for part in (model or LIGHT).split("+"):
+        repo_id, _, commit = part.partition("@")
+        if repo_id != LIGHT:
+            encoders[repo_id] = commit or None
+    return encoders
+
+
 def space_card(
     folder: Path, repo_id: str, details: Details, model: str | None, gallery: str, gallery_revision: str
 ) -> str:
     """Write the card of the search. The licence is that of `details`, or else of the program."""
-    models = None
-    if model not in (None, LIGHT):
-        models = [model]
     data = SpaceCardData(
         title="SCALAR: search clips by text",
         emoji="🔎",
@@ -32,7 +39,7 @@ def space_card(
         app_port=7860,
         pinned=False,
         short_description="Find video clips by text and see why they matched",
-        models=models,
+        models=list(_encoders(model)) or None,
         datasets=[gallery],
         tags=["video-retrieval", "multimodal", "scalar"],
     )
@@ -55,9 +62,9 @@ def _stage(push: Push, folder: Path, api: HfApi) -> dict[str, Any]:
         place["model"] = metadata.get("model")
         if place["model"] is None:
             raise ValueError(f"{gallery} names no model on the Hub: publish it again with --model.")
-        if place["model"] != LIGHT:  # its packages come with the search
-            with explained(api.endpoint, f"model {place['model']}"):
-                api.model_info(place["model"])
+        for name, commit in _encoders(place["model"]).items():
+            with explained(api.endpoint, f"model {name}"):
+                api.model_info(name, revision=commit)
     dockerfile = render_text("Dockerfile.jinja", version=version("scalar-retrieval"), **place)
     (folder / "Dockerfile").write_text(dockerfile, encoding="utf-8")
     return place

@@ -1,5 +1,6 @@
 """The search as a Space: what is laid out, its card, and the command that it runs."""
 
+import json
 import re
 import shlex
 import shutil
@@ -101,10 +102,28 @@ def test_a_gallery_is_not_published_as_of_a_model_that_did_not_make_it(tmp_path,
             push_gallery(tmp_path / "gallery", "user/gallery", model=model, dry_run=tmp_path / "out")
 
 
-def test_a_gallery_that_names_no_model_is_refused(hub, tmp_path):
-    api = hub.api()
-    api.create_repo("user/own", repo_type="dataset")
-    api.upload_file(path_or_fileobj=b"{}", path_in_repo="gallery.json", repo_id="user/own", repo_type="dataset")
+def put_manifest(hub, **metadata):
+    """A gallery on the Hub, of which a Space reads no more."""
+    content = json.dumps({"metadata": metadata}).encode()
+    hub.api().create_repo("user/own", repo_type="dataset")
+    hub.api().upload_file(
+        path_or_fileobj=content, path_in_repo="gallery.json", repo_id="user/own", repo_type="dataset"
+    )
+
+
+def test_the_space_of_encoders_side_by_side_names_each(hub):
+    names = []
+    for name in ("user/clip", "user/clap"):
+        hub.api().create_repo(name)
+        names.append(f"{name}@{hub.api().model_info(name).sha}")
+    put_manifest(hub, model="+".join(names))
+    push_space("user/demo", gallery="user/own")
+    card = RepoCard(hub.repo(*DEMO).files()["README.md"].decode())
+    assert card.data.models == ["user/clip", "user/clap"]
+
+
+def test_a_gallery_that_names_no_model_is_refused(hub):
+    put_manifest(hub)
     with pytest.raises(ValueError, match="user/own names no model"):
         push_space("user/wrong", gallery="user/own")
     assert ("space", "user/wrong") not in hub.repos
