@@ -115,4 +115,5 @@ def test_a_gallery_finds_encoders_side_by_side_at_the_revisions_that_made_it(hub
     card = (place / "published" / "README.md").read_text()
     for name in ("user/clip", "user/clap"):
         assert f"[{name}](https://huggingface.co/{name})" in card
+        assert f"huggingface.co/{name}@" not in card
     assert Gallery.open(place / "published").model == made.model
