@@ -33,10 +33,8 @@ def place_of(address):
     return "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
 
 
-def answer_to(connection, *parts, wait=0.0):
-    for part in parts:
-        connection.sendall(part)
-        time.sleep(wait)
+def answer_to(connection, request):
+    connection.sendall(request)
     connection.settimeout(20)
     received = b""
     while more := connection.recv(65536):
@@ -65,8 +63,7 @@ def test_nonsense_that_follows_a_request_which_is_refused_is_no_fault(address, m
 def test_what_is_no_request_is_refused(address):
     for nonsense in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000):
         with closing(socket.create_connection(address)) as connection:
-            connection.sendall(nonsense)
-            assert answer_to(connection).startswith(b"HTTP/1.1 400")
+            assert answer_to(connection, nonsense).startswith(b"HTTP/1.1 400")
 
 
 # Connections --------------------------------------------------------------------------------------------------------
@@ -96,14 +93,15 @@ def ask(connection):
         return b""
 
 
-@pytest.mark.parametrize("rest", [b"", b"G", PAGE[:-2]])
 @pytest.mark.parametrize("is_kept", [False, True], ids=["at first", "after a request"])
-def test_a_connection_without_a_whole_request_is_closed(unchanged, is_kept, rest):
-    with serving(make_app(unchanged), idle_seconds=0.3) as address, closing(connect(address)) as connection:
-        if is_kept:
-            assert ask(connection).startswith(b"HTTP/1.1 200")
-        connection.sendall(rest)
-        assert is_closed(connection)
+def test_a_connection_without_a_whole_request_is_closed(unchanged, is_kept):
+    with serving(make_app(unchanged), idle_seconds=0.3) as address, ExitStack() as held:
+        connections = [held.enter_context(closing(connect(address))) for _ in range(3)]
+        for connection, rest in zip(connections, (b"", b"G", PAGE[:-2]), strict=True):
+            if is_kept:
+                assert ask(connection).startswith(b"HTTP/1.1 200")
+            connection.sendall(rest)
+        assert all(map(is_closed, connections))
 
 
 def test_heads_that_never_end_are_closed_however_long_they_become(unchanged):
