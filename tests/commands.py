@@ -79,8 +79,8 @@ class Commands:
     def __init__(self, folder: Path):
         self._folder, self._count, self._results, self._started = folder, 0, {}, None
         environment = os.environ | {
-            "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1",
-            "HF_HOME": str(folder / "home"),
+            "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
+            "HF_HOME": str(folder / "home"), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         }  # fmt: skip
         requests, answers = os.pipe(), os.pipe()
         self._process = subprocess.Popen(

@@ -7,18 +7,17 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import normalize
-from transformers import BertConfig, BertModel, ClapConfig, ClapModel, CLIPConfig, CLIPModel
+from transformers import BertConfig, BertModel
 from transformers.dynamic_module_utils import custom_object_save
 
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.modeling_scalar import MODALITIES, load_model
+from tests.dual_encoders import write_clap, write_clip
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
 from tests.search.small_folder import run, write_clips
 
 ROOT = Path(__file__).resolve().parent.parent
-_SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-_TEXT = {**_SMALL, "vocab_size": 60, "max_position_embeddings": 80}
 
 
 def _write_adapter(folder: Path) -> None:
@@ -33,16 +32,12 @@ def _write_adapter(folder: Path) -> None:
 
 def _write_encoders(folder: Path) -> None:
     """Encoders by the names of those on the Hub, without their weights."""
-    vision = {**_SMALL, "image_size": 32, "patch_size": 16}
-    sound = {"patch_embeds_hidden_size": 8, "hidden_size": 32, "depths": [1, 1, 1], "num_attention_heads": [1, 2, 4]}
-    sound |= {"num_hidden_layers": 3, "spec_size": 64, "num_mel_bins": 64}
-    CLIPModel(CLIPConfig(text_config=_TEXT, vision_config=vision)).save_pretrained(
-        folder / "openai" / "clip-vit-base-patch32"
+    write_clip(folder / "openai" / "clip-vit-base-patch32")
+    write_clap(folder / "laion" / "clap-htsat-unfused")
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(**small, vocab_size=60, max_position_embeddings=80)).save_pretrained(
+        folder / "bert-base-uncased"
     )
-    ClapModel(ClapConfig(text_config=_TEXT | {"type_vocab_size": 1}, audio_config=sound)).save_pretrained(
-        folder / "laion" / "clap-htsat-unfused"
-    )
-    BertModel(BertConfig(**_TEXT)).save_pretrained(folder / "bert-base-uncased")
     (folder / "google" / "embeddinggemma-2").mkdir(parents=True)
     write_joint_encoder(folder / "google" / "embeddinggemma-2")
 
