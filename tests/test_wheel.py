@@ -14,12 +14,16 @@ READ_BY_ROOMS = (".jinja", ".html", ".json", ".md", ".safetensors", ".sql", ".tx
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The files of the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    with ZipFile(build_wheel(folder)) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed" / "scalar_retrieval"
+def sdist(tmp_path_factory):
+    return build_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist):
+    """The files of the wheel that is built of the sdist; that of the project is installed in `test_elsewhere.py`."""
+    with ZipFile(build_wheel(sdist.parent, sdist)) as archive:
+        archive.extractall(sdist.parent / "installed")
+    return sdist.parent / "installed" / "scalar_retrieval"
 
 
 def files_below(folder, *names):
@@ -27,20 +31,18 @@ def files_below(folder, *names):
     return {str(path.relative_to(folder)) for path in found if "__pycache__" not in path.parts}
 
 
-def test_it_holds_the_rooms_what_they_read_and_the_recipes_alone(wheel):
-    expected = {name for name in files_below(ROOT, *ROOMS) if name.endswith((".py", *READ_BY_ROOMS))}
-    expected |= {name for name in files_below(ROOT, "recipes") if not name.endswith(".py")}
-    assert files_below(wheel, ".") == expected | {"__init__.py", "py.typed"}
-    assert {"search/service/page.html", "trainer/__main__.py", "recipes/miniature.yaml"} <= expected
-    assert {path.suffix or path.name for path in wheel.parent.iterdir()} == {"scalar_retrieval", ".dist-info"}
-
-
-def test_an_sdist_holds_files_and_no_links_and_builds_the_same_wheel(wheel, tmp_path):
-    sdist = build_sdist(tmp_path)
+def test_an_sdist_holds_files_and_no_links(sdist):
     with tarfile.open(sdist) as archive:
         assert all(member.isfile() or member.isdir() for member in archive)
         tops = {member.name.split("/")[1] for member in archive if "/" in member.name}
     assert {"LICENSE", "README.md", "pyproject.toml", "src"} <= tops and not {*ROOMS, "tests"} & tops
-    with ZipFile(build_wheel(tmp_path, sdist)) as archive:
-        built = {name: archive.read(name) for name in archive.namelist()}
-    assert built == {name: (wheel.parent / name).read_bytes() for name in files_below(wheel.parent, ".")}
+
+
+def test_its_wheel_holds_the_rooms_what_they_read_and_the_recipes_alone(wheel):
+    expected = {name for name in files_below(ROOT, *ROOMS) if name.endswith((".py", *READ_BY_ROOMS))}
+    expected |= {name for name in files_below(ROOT, "recipes") if not name.endswith(".py")}
+    assert {"search/service/page.html", "trainer/__main__.py", "recipes/miniature.yaml"} <= expected
+    for name in expected:
+        assert (wheel / name).read_bytes() == (ROOT / name).read_bytes()
+    assert files_below(wheel, ".") == expected | {"__init__.py", "py.typed"}
+    assert {path.suffix or path.name for path in wheel.parent.iterdir()} == {"scalar_retrieval", ".dist-info"}
