@@ -170,6 +170,9 @@ def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_le
     (videos / "a").mkdir(parents=True)
     partly = "not all of its windows could be read: 60-90 s: reading stopped"
     files = [MediaFile(str(videos / "gone.mp4"), 1, 1, "", "it is cut off")]
+    # Files elsewhere, which have the names of one another and of a clip.
+    for folder in ("other", "third"):
+        files.append(MediaFile(str(tmp_path / folder / "b.mp4"), 1, 1, "", f"it is in the {folder} folder"))
     for name, reason in (("a/talk.mp4", partly), ("b.mp4", None)):
         path = videos / name
         path.write_bytes(name.encode())
@@ -190,7 +193,8 @@ def test_windows_share_the_published_file_and_one_that_was_partly_read_is_not_le
     card = staged_card(tmp_path / "staged")
     assert "the name of its file below media/; a window has its seconds appended" in card
     assert "Reading errors (2); what could not be read" in card and f"- a/talk.mp4: {partly}\n" in card
-    assert "unreadable (1 clip):\n\n- gone.mp4: it is" in card
+    assert "unreadable (3 clips):\n\n" in card and "- gone.mp4: it is" in card
+    assert "- b.mp4 (2): it is in the other folder" in card and "- b.mp4 (3): it is in the third folder" in card
     found = Gallery.open(tmp_path / "staged")
     assert found.clip_ids == names
     media = {found.own_media_of(place, None) for place in found.places_of(names)}
