@@ -249,7 +249,7 @@ def _main() -> dict | None:
         os.close(end)
     if is_elsewhere:
         del os.environ["PYTHONPATH"]
-        sys.path[:] = [place for place in sys.path if place != str(ROOT / "src")]
+        sys.path[:] = [place for place in sys.path if not os.path.isdir(os.path.join(place, "scalar_retrieval"))]
     else:
         sys.path[:1] = [str(ROOT)] * 2
         for name in (*_IMPORTED, *(f"scalar_retrieval.{name}" for name in _OURS)):
