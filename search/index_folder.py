@@ -407,16 +407,8 @@ def index(
         model = check_model(os.fspath(model))
     say = _print if progress else _ignore
     warn = _print if progress else _warn
-    recognizer_name = None
     if transcribe is not None:
         transcribe = os.fspath(transcribe)
-    if transcribe == "":
-        from .recognizers import downloaded_recognizer  # not at the top: it imports what only transcribing needs
-
-        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
-        recognizer_name, folder = downloaded_recognizer()
-        transcribe = str(folder)
-        say(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
     check_tools(transcribe, read_text, cluster)
     if segment is not None:
         segment = check_segment(segment)
@@ -459,6 +451,14 @@ def index(
         _add_words(texts, words_of, columns)
 
     # Download what is missing.
+    recognizer_name = None
+    if transcribe == "":
+        from .recognizers import downloaded_recognizer  # not at the top: it imports torch
+
+        # Its folder instead of its Hub id, of which a newer revision could be downloaded.
+        recognizer_name, folder = downloaded_recognizer()
+        transcribe = str(folder)
+        say(f"Speech is transcribed with {recognizer_name}, which was downloaded before.")
     if transcribe is not None:
         _report_download(transcribe, say)
         recognizer = identify(transcribe)

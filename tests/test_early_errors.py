@@ -20,6 +20,7 @@ ADDRESS = "postgresql://host/database/table"
 WRONG = {
     "index clips --output new --modl light": ["No such option: --modl", "--model"],
     "index nowhere --output new": NO_FILE,
+    "index nowhere --output new --transcribe": NO_FILE,
     "index clips --output new --model lite": LITE,
     "index clips --output new --model all-MiniLM": ["'all-MiniLM'", "Did you mean 'light'?"],
     "index clips --output new --limit memory=much": ["memory", "much"],
