@@ -13,6 +13,7 @@ from scalar_retrieval.trainer.semantic_targets import SemanticTargets, make_sema
 from scalar_retrieval.trainer.training_args import METRICS, ScalarTrainingArguments
 from tests.gallery.decoding.reading import write_media
 from tests.joint_encoders import write_joint_encoder
+from tests.media_corpus import picture
 from tests.trainer.test_scalar_trainer import Margin
 
 CAPTIONS = ["a red circle", "the blue square", "a dog barks", "a cat meows"]
@@ -27,7 +28,8 @@ def folder(tmp_path_factory, tiny_model_dir):
     """Four short films with sound, and a joint encoder as it is published."""
     folder = tmp_path_factory.mktemp("session")
     for number in range(4):
-        write_media(folder / f"{number}.mp4", num_frames=4 + number, seconds_of_audio=0.5)
+        pictures = lambda index, number=number: picture(index + 20 * number)  # noqa: E731
+        write_media(folder / f"{number}.mp4", num_frames=4 + number, seconds_of_audio=0.5, pictures=pictures)
     write_joint_encoder(folder / "encoder")
     (folder / "towers").symlink_to(tiny_model_dir)
     return folder
