@@ -152,7 +152,7 @@ def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monk
 
 def test_measuring_scenes_ends_with_the_group_of_its_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
-    path = write_film(tmp_path / "film.mp4", [3, 7])
+    path = write_film(tmp_path / "film.mp4", [5, 25])
     stop = Stop()
     reached = []
 
