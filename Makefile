@@ -81,7 +81,7 @@ site: $(INSTALLED) ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 PATH=$(abspath $(BIN)):$$PATH $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/: $(BIN)/python -m http.server --directory site"
 
-test: $(INSTALLED) ## the default test suite, six minutes on two cores
+test: $(INSTALLED) ## the default test suite, four and a half minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes
