@@ -22,8 +22,8 @@ from scalar_retrieval.gallery.store.places import is_gallery
 from scalar_retrieval.modeling_scalar import ScalarConfig
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from scalar_retrieval.modeling_scalar.configuration_scalar import note_in_adapter
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION
 from scalar_retrieval.modeling_scalar.model_identity import identify, read_object
-from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION
 
 from .inputs import AnyPath, Inputs
 from .measuring import prepare

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of, retrieval_scores
+from scalar_retrieval.modeling_scalar.modalities_scalar import kind_of
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 
 from .embedding import in_batches
 from .gallery import Gallery

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, WEIGHING, joined_queries
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION
+from scalar_retrieval.modeling_scalar.scores_scalar import WEIGHING, joined_queries
 
 from .filters import Filter, are_selected, split_queries
 from .hits import HitLists, Hits

@@ -19,14 +19,9 @@ from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel, ScalarModel
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, ScalarConfig
 from scalar_retrieval.modeling_scalar.loading import load_config, load_processor
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION
 from scalar_retrieval.modeling_scalar.model_identity import identify
-from scalar_retrieval.modeling_scalar.scores_scalar import (
-    CALIBRATION,
-    METHODS,
-    ScoreOptions,
-    find_method,
-    method_title,
-)
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, ScoreOptions, find_method, method_title
 
 from .privacy import without_folders
 from .records.evaluations import (

@@ -1,7 +1,7 @@
 """SCALAR: query-conditioned spherical centroid aggregation for text-to-video retrieval.
 
-Names are imported on first access, so `import scalar_retrieval.modeling_scalar.scores_scalar` loads only torch and one
-file. The first access registers all classes with transformers' Auto classes.
+Names are imported on first access, so `import scalar_retrieval.modeling_scalar.scores_scalar` loads only torch and two
+files. The first access registers all classes with transformers' Auto classes.
 """
 
 from importlib import import_module

@@ -2,47 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .configuration_scalar import ScalarConfig, ScoreConfig
-from .scores_scalar import check_slices
-
-
-@dataclass(frozen=True)
-class JointFamily:
-    """
-    Facts about a family of joint encoders that transformers does not expose in a common way.
-
-    Args:
-        towers (`dict`): The part of the configuration that only one modality needs. Without it the modality is left
-            out and none of its weights are loaded.
-        adapted (`dict`): Default targets of adapters, the query and value projections, as patterns of module names
-            below the encoder: those of the shared trunk (`"trunk"`) and of single modalities.
-        has_float16 (`bool`): Whether float16 has enough range for its activations.
-    """
-
-    towers: dict[str, str]
-    adapted: dict[str, str]
-    has_float16: bool = True
-
-
-FAMILIES = {
-    "embedding_gemma2": JointFamily(
-        towers={"video": "vision_config", "audio": "audio_config"},
-        adapted={
-            "trunk": r"language_model\.layers\.\d+\.self_attn\.(q|v)_proj",
-            # The layers of the towers clip their values and wrap the linear layer that can be adapted.
-            "video": r"vision_tower\.encoder\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
-            "audio": r"audio_tower\.layers\.\d+\.self_attn\.(q|v)_proj\.linear",
-        },
-        has_float16=False,
-    ),
-}
-"""The families supported by [`ScalarJointModel`], by the `model_type` of the encoder."""
+from .modalities_scalar import FAMILIES, check_slices
 
 
 def check_modalities(modalities: Sequence[str]) -> None:
@@ -65,7 +31,7 @@ class ScalarJointConfig(ScoreConfig):
         modalities (`list[str]`): The modalities of a clip, in the order of the axis M of embeddings `(batch, M,
             dim)`, masks `(batch, M)` and weights. Different names of lower-case letters, digits and `_`, except
             `"text"`, which is the query: `"video"`, `"audio"`, and any other name for a text; see
-            [`~scores_scalar.kind_of`].
+            [`~modalities_scalar.kind_of`].
         projection_dim (`int`): Dimension D of the shared space: the encoder's, or a smaller number of its first
             components (Matryoshka), for which only some encoders are trained.
         aggregation, query_temperature, modality_scale, modality_offset, has_logit_scale, initializer_range: See
@@ -137,4 +103,4 @@ def check_fields(config: ScalarConfig | ScalarJointConfig, changes: Iterable[str
 
 ScalarJointConfig.register_for_auto_class()
 
-__all__ = ["FAMILIES", "JointFamily", "ScalarJointConfig", "check_fields", "check_modalities", "encoder_width"]
+__all__ = ["ScalarJointConfig", "check_fields", "check_modalities", "encoder_width"]

@@ -15,8 +15,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from .scores_scalar import PAPER_MODALITIES as MODALITIES
-from .scores_scalar import ScoreOptions, check_calibration
+from .modalities_scalar import PAPER_MODALITIES as MODALITIES
+from .modalities_scalar import check_calibration
+from .scores_scalar import ScoreOptions
 
 POOLINGS = ("cls", "mean", "pooler")
 

@@ -21,10 +21,11 @@ from torch.nn.functional import pad
 
 from .light_model import ENCODER
 from .media_scalar import SAMPLING_RATE
+from .modalities_scalar import kind_of
 from .model_identity import weights_of
 from .picture_tagger import LightEncoder
 from .processing_joint_scalar import as_words
-from .scores_scalar import kind_of, unit
+from .scores_scalar import unit
 
 _SIGLIP = ("siglip", "siglip2")
 _ALONE = {"video": 0, "audio": 0, "text": 0}

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
 
-from .configuration_joint_scalar import FAMILIES, ScalarJointConfig, check_fields, check_modalities, encoder_width
+from .configuration_joint_scalar import ScalarJointConfig, check_fields, check_modalities, encoder_width
 from .image_processing_joint_scalar import ScalarPatchImageProcessor
 from .media_scalar import SAMPLING_RATE
+from .modalities_scalar import FAMILIES, kind_of
 from .model_identity import SENTENCE_TRANSFORMERS, ModelIdentity, Named, identify, read_object
 from .modeling_joint_scalar import JointEncoderModel, ScalarJointModel
 from .processing_joint_scalar import VIDEO_TOKEN, ScalarJointProcessor
-from .scores_scalar import kind_of
 
 _SENTINEL = "\ue000"  # stands for a text while a template is rendered
 _BICUBIC = 3  # PIL.Image.Resampling.BICUBIC

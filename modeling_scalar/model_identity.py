@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub  # which loads its client only when it is used
 from huggingface_hub import constants
 
+from .modalities_scalar import FAMILIES, PAPER_MODALITIES
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
@@ -51,6 +53,8 @@ _MEANT = {
     "siglip2": "google/siglip2-base-patch16-224",
     "clap": "laion/clap-htsat-unfused",
 }
+# The `model_type` of ScalarConfig and ScalarJointConfig, which are not imported, as transformers takes a second.
+_TOWERS, _JOINT = "scalar", "scalar_joint"
 _ALL_KINDS = ("text", "image", "video", "audio")
 # What encoders embed, by their `model_type`, and by their class in Sentence Transformers; others embed texts.
 _KINDS = {
@@ -264,10 +268,7 @@ class ModelIdentity:
     @property
     def is_configured(self) -> bool:
         """Whether its own config.json defines the score of clips, unlike that of a published encoder."""
-        from .configuration_joint_scalar import ScalarJointConfig
-        from .configuration_scalar import ScalarConfig
-
-        return self.config.get("model_type") in [ScalarConfig.model_type, ScalarJointConfig.model_type]
+        return self.config.get("model_type") in [_TOWERS, _JOINT]
 
     @cached_property
     def encoder(self) -> str | None:
@@ -276,8 +277,6 @@ class ModelIdentity:
 
         The `model_type` if the family and its pooling are supported here, otherwise [`SENTENCE_TRANSFORMERS`].
         """
-        from .configuration_joint_scalar import FAMILIES
-
         if self.adapter is not None or self.is_configured:
             return None
         # Its own implementation if the family and its pooling are known, else that of the library.
@@ -344,8 +343,6 @@ class ModelIdentity:
         Raises:
             ValueError: If it embeds texts alone.
         """
-        from .scores_scalar import PAPER_MODALITIES
-
         if self.takes == ["text"]:
             raise ValueError(
                 f"{self.name} embeds texts alone. Name it beside an encoder of pictures or sound, as in "
@@ -383,10 +380,8 @@ class ModelIdentity:
     @property
     def is_joint(self) -> bool:
         """Whether one encoder embeds all modalities; for an adapter without a configuration see its base."""
-        from .configuration_joint_scalar import ScalarJointConfig
-
         if self.is_configured:
-            return self.config["model_type"] == ScalarJointConfig.model_type
+            return self.config["model_type"] == _JOINT
         if self.base is not None:
             return self.base.is_joint
         return self.encoder is not None

@@ -21,7 +21,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import can_return_tuple
 
-from .configuration_joint_scalar import FAMILIES, ScalarJointConfig
+from .configuration_joint_scalar import ScalarJointConfig
+from .modalities_scalar import FAMILIES
 from .retrieval_scalar import Rows, ScalarOutput, ScalarRetrievalModel, mean_of_tokens
 from .scores_scalar import unit
 

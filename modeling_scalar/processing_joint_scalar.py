@@ -22,8 +22,8 @@ from .configuration_joint_scalar import check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import check_whole
 from .media_scalar import SAMPLING_RATE
+from .modalities_scalar import kind_of
 from .processing_scalar import Clip, ScalarProcessor, scatter
-from .scores_scalar import kind_of
 
 logger = logging.get_logger(__name__)
 

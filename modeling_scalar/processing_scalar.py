@@ -32,7 +32,7 @@ from .image_processing_scalar import (
     to_frames,
 )
 from .media_scalar import MediaError, MediaReader, Window
-from .scores_scalar import kind_of
+from .modalities_scalar import kind_of
 from .tracks_scalar import TEXT_FILES, names_subtitle_file
 
 logger = logging.get_logger(__name__)

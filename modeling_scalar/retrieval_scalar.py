@@ -18,7 +18,8 @@ from transformers import PreTrainedModel, initialization
 from transformers.utils import CONFIG_NAME, ModelOutput, cached_file, find_adapter_config_file
 
 from .configuration_scalar import own_fields
-from .scores_scalar import PAPER_MODALITIES, WEIGHING, find_method, query_weights, retrieval_scores
+from .modalities_scalar import PAPER_MODALITIES
+from .scores_scalar import WEIGHING, find_method, query_weights, retrieval_scores
 
 _TEMPERATURE = 0.07  # contrastive temperature of Table S1; a learned one begins with it
 

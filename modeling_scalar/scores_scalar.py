@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 from torch import nn
 
+from .modalities_scalar import CALIBRATION, LARGEST, PAPER_MODALITIES, Slice, check_calibration
+
 if TYPE_CHECKING:
     import numpy as np
 
     Array = torch.Tensor | np.ndarray
-
-PAPER_MODALITIES = ("video", "audio", "subtitle")
-"""The modalities of the paper's model, in its order."""
 
 CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 """The modalities that the concatenation heads of a VAST checkpoint read, in their fixed order."""
@@ -37,14 +36,8 @@ CONCATENATIONS = (("video", "audio"), ("video", "subtitle"), PAPER_MODALITIES)
 DIRECTIONS = ("text_to_video", "video_to_text")
 """What is ranked: clips for each text, or texts for each clip."""
 
-CALIBRATION = {"modality_scale": 1.0, "modality_offset": 0.0}
-"""The options of [`ScoreOptions`] and configurations that calibrate the cosines of each modality, with defaults."""
-
 WEIGHING = ("query_temperature", *CALIBRATION)
 """The keyword arguments that affect a query's weights, in addition to embeddings."""
-
-Slice = Sequence[int]
-"""The start and the stop of the components of a query that the vectors of a modality have."""
 
 MIN_NORM = {torch.float16: 1e-2, torch.bfloat16: 1e-2, torch.float32: 1e-3, torch.float64: 1e-6}
 """The minimum of a norm, volume or area by dtype, so that scores and gradients stay bounded where modalities cancel.
@@ -57,16 +50,10 @@ NORM_TOLERANCE = 0.01
 # Without a gradient, pairs are scored in tiles of this many texts and clips, so that temporaries stay in cache.
 _TILE = (256, 1024)
 _TINY = torch.finfo(torch.float32).tiny  # division by less gives infinity
-_LARGEST = 1e6  # maximum of scales and offsets; beyond it, cosines of different scales lose all digits
 _STEEPEST = 20  # slope of weights by cosines, 1 / tau_w; a steeper one magnifies the rounding of float32
 _OPPOSED = 0.5  # sum of a modality's negative cosines with others, from which on a centroid may be short
 _RANK_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest do not count
 _ROWS = 16  # texts whose Gram matrices with all clips of a tile are decomposed at once
-
-
-def kind_of(modality: str) -> str:
-    """Return the kind of a modality by its name: `"video"` and `"audio"` are their own, others `"text"`."""
-    return modality if modality in ("video", "audio") else "text"
 
 
 # Eq. 1 to 4 ---------------------------------------------------------------------------------------------------------
@@ -189,52 +176,6 @@ def _check_embeds(text_embeds: torch.Tensor, modality_embeds: torch.Tensor, moda
 # Options ------------------------------------------------------------------------------------------------------------
 
 
-def check_calibration(
-    modality_scale: Sequence[float] | torch.Tensor | None = None,
-    modality_offset: Sequence[float] | torch.Tensor | None = None,
-    modalities: Sequence[str] | int | None = None,
-) -> None:
-    """Raise a ValueError unless each is None or finite numbers, one for each of `modalities` (names or their number)
-    if given, and scales are positive."""
-    number = None
-    scope = ""
-    if modalities is not None:
-        number = modalities if isinstance(modalities, int) else len(modalities)
-        scope = f" of {modalities}"
-    for name, given, kind, lowest in (
-        ("modality_scale", modality_scale, "positive", _TINY),
-        ("modality_offset", modality_offset, "finite", -_LARGEST),
-    ):
-        if given is None:
-            continue
-        # In float64, so that the limits are exact; a NaN is within none.
-        try:
-            values = torch.as_tensor(given, dtype=torch.float64)
-        except OverflowError:  # of an int
-            values = torch.tensor(math.nan)
-        has_length = values.ndim == 1 and number in (None, len(values))
-        if not has_length or not ((values >= lowest) & (values <= _LARGEST)).all():
-            raise ValueError(
-                f"`{name}` must be a {kind} number of at most {_LARGEST:g} for each modality{scope}, "
-                f"got {given!r:.80}."
-            )
-
-
-def check_slices(slices: Sequence[Sequence[int]], modalities: Sequence[str], dim: int) -> None:
-    """Raise a ValueError unless there is a slice `[start, stop]` of a query's at most `dim` components for each
-    modality, and any two of them are equal or disjoint."""
-    are_right = len(slices) == len(modalities)
-    end = 0
-    for ends in sorted(set(map(tuple, slices))):
-        are_right = are_right and len(ends) == 2 and end <= ends[0] < ends[1]
-        end = max(ends, default=0)
-    if not are_right or end > dim:
-        raise ValueError(
-            f"`modality_slices` must be a start and a stop, of at most {dim} components of a query, for each of "
-            f"{list(modalities)}, any two equal or disjoint, got {slices!r:.200}."
-        )
-
-
 def slices_of_spaces(columns: Mapping[str, "Array"], spaces: Mapping[str, str] | None) -> list[Slice]:
     """
     Put spaces side by side: each has a part of a query's components.
@@ -341,12 +282,12 @@ class ScoreOptions:
 
     def __post_init__(self):
         check_calibration(self.modality_scale, self.modality_offset)
-        has_temperature = self.query_temperature == math.inf or _TINY <= self.query_temperature <= _LARGEST
+        has_temperature = self.query_temperature == math.inf or _TINY <= self.query_temperature <= LARGEST
         for name, is_right, expected in (
             ("query_temperature", has_temperature, "positive in float32, or infinite"),
             ("hyperbolic_mix", 0 <= self.hyperbolic_mix <= 1, "in [0, 1]"),
-            ("curvature", 0 < self.curvature <= _LARGEST, "positive and finite"),
-            ("rank_constant", 0 < self.rank_constant <= _LARGEST, "positive and finite"),
+            ("curvature", 0 < self.curvature <= LARGEST, "positive and finite"),
+            ("rank_constant", 0 < self.rank_constant <= LARGEST, "positive and finite"),
             ("direction", self.direction in DIRECTIONS, f"one of {DIRECTIONS}"),
         ):
             if not is_right:
@@ -1307,9 +1248,8 @@ def paired_centroids(
 
 
 __all__ = [
-    "CALIBRATION", "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "PAPER_MODALITIES", "WEIGHING", "Clips",
-    "Method", "NORM_TOLERANCE", "Pairs", "ScoreOptions", "Slice", "check_calibration", "check_slices", "closed_form",
-    "exact", "exact_scores", "find_method", "kind_of", "make_options", "make_pairs", "method_title", "off_unit",
-    "joined_queries", "paired_centroids", "paired_weights", "quadratic", "query_weights", "register_method",
-    "retrieval_scores", "side_by_side", "slices_of_spaces", "unit",
+    "CONCATENATIONS", "DIRECTIONS", "METHODS", "MIN_NORM", "NORM_TOLERANCE", "WEIGHING", "Clips", "Method",
+    "Pairs", "ScoreOptions", "closed_form", "exact", "exact_scores", "find_method", "joined_queries",
+    "make_options", "make_pairs", "method_title", "off_unit", "paired_centroids", "paired_weights", "quadratic",
+    "query_weights", "register_method", "retrieval_scores", "side_by_side", "slices_of_spaces", "unit",
 ]  # fmt: skip

@@ -18,11 +18,11 @@ from .configuration_joint_scalar import ScalarJointConfig, check_modalities
 from .configuration_scalar import MODALITIES
 from .image_processing_scalar import check_whole
 from .media_scalar import SAMPLING_RATE
+from .modalities_scalar import kind_of
 from .model_identity import ModelIdentity, Named, identify, naming
 from .modeling_joint_scalar import JointEncoderModel
 from .processing_joint_scalar import ScalarJointProcessor
 from .processing_scalar import Clip, ScalarProcessor, take_frames
-from .scores_scalar import kind_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -23,6 +23,7 @@ from scalar_retrieval.gallery.store.provenance import pending_download, provenan
 from scalar_retrieval.gallery.store.rows import check_modality, check_precision
 from scalar_retrieval.gallery.store.windows import LONGEST_SCENE, SCENES, SEGMENT
 from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Transcripts
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES, kind_of
 from scalar_retrieval.modeling_scalar.model_identity import (
     LIGHT,
     LIGHT_MODALITIES,
@@ -154,8 +155,6 @@ def _modalities(further: list[str], model: str, known: Gallery | None) -> tuple[
     elif identify(model).kind == "encoder":
         own = identify(model).modalities
     elif further:
-        from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: see above
-
         own = PAPER_MODALITIES
     return tuple(dict.fromkeys([*own, *further])) or None
 
@@ -225,8 +224,6 @@ def _report_unused_words(words_of: Path, modalities: Sequence[str], warn: Say) -
 
 def _begin(writer: GalleryWriter, loaded: Loaded, identity: ModelIdentity, setup: Setup, say: Say) -> None:
     """Record in a new gallery its model, and how clips are read; and say what it does not find."""
-    from scalar_retrieval.modeling_scalar.scores_scalar import kind_of  # not at the top: see above
-
     model = setup.model
     if is_light(model):
         say(f"{LIMITS[model]} {ADVICE[model]}")

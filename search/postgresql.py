@@ -55,11 +55,11 @@ from scalar_retrieval.gallery.store.windows import Place, place_of_clip
 from scalar_retrieval.gallery.words.cues import subtitle_cues
 from scalar_retrieval.gallery.words.folding import folded
 from scalar_retrieval.gallery.words.transcripts import Cue
+from scalar_retrieval.modeling_scalar.modalities_scalar import Slice
 from scalar_retrieval.modeling_scalar.scores_scalar import (
     MIN_NORM,
     WEIGHING,
     ScoreOptions,
-    Slice,
     exact_scores,
     paired_weights,
 )

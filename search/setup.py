@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scalar_retrieval import modeling_scalar
 from scalar_retrieval.gallery.decoding import Limits, sandboxed
 from scalar_retrieval.gallery.embedding import configure, modalities_option
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import identify
 
 from .screen import RapidOcrReader
@@ -72,9 +73,6 @@ def load(setup: Setup, device: "torch.device") -> Loaded:
         ValueError: the model cannot take the modalities, or makes no use of transcripts.
         ModuleNotFoundError: a recogniser's package is not installed.
     """
-    # Not at the top: it imports torch, which loads for a second, and often there is nothing to embed.
-    from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
-
     # The model, and whether it can take the modalities of the gallery
     identity = identify(setup.model)
     options = modalities_option(identity, setup.modalities)

@@ -16,9 +16,9 @@ JOBS = {
     "trainer.scalar_trainer": 38,
     "eval.source": 40,
     "search.index_folder": 44,
-    "search.service.app gallery.folder_searcher": 46,
+    "search.service.app gallery.folder_searcher": 47,
     "gallery.gallery gallery.searching gallery.folder_searcher": 38,
-    "modeling_scalar.scores_scalar": 2,
+    "modeling_scalar.scores_scalar": 3,
 }
 
 # Files with the words of an option or an idea that travels. The words are those of the idea alone: `concatenate`, a
@@ -29,7 +29,7 @@ THREADS = {
         r"modality_scale|modality_offset|CALIBRATION|calibration_(?:of|hint)|\.calibration\b|calibrate\b"
         r"|(?:is|not|are) calibrated|\.calibrated\(|\(calibrated\)|[Ss]cales? (?:and|or) (?:the )?offsets?"
         r"|any calibration",
-        29,
+        30,
     ),
     "on_error": (r"\bon_error", 12),
     "engines": (r"\b[Ee]ngines?\b|[Qq]drant|[Pp]ostgre", 9),

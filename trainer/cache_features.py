@@ -41,9 +41,9 @@ from scalar_retrieval.gallery.embedding import in_background
 from scalar_retrieval.gallery.store.files import read_json, write_json
 from scalar_retrieval.gallery.store.provenance import versions
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarProcessor, default_device
+from scalar_retrieval.modeling_scalar.modalities_scalar import kind_of
 from scalar_retrieval.modeling_scalar.processing_scalar import scatter
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
 
 from .data import ClipDataset, Examples, ScalarDataCollator
 from .identity import digest, processor_settings, rows_sha256, settings_of, tensors_sha256

@@ -15,8 +15,8 @@ from peft.utils.constants import DUMMY_TARGET_MODULES
 from peft.utils.other import ModulesToSaveWrapper
 
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarJointModel
-from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES, own_fields
+from scalar_retrieval.modeling_scalar.modalities_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.model_identity import part_of
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarLogitScale, ScalarRetrievalModel
 from scalar_retrieval.modeling_scalar.scores_scalar import find_method

@@ -11,13 +11,8 @@ import torch
 from torch import nn
 
 from scalar_retrieval.modeling_scalar.configuration_scalar import ScalarConfig
-from scalar_retrieval.modeling_scalar.scores_scalar import (
-    CALIBRATION,
-    METHODS,
-    find_method,
-    paired_centroids,
-    retrieval_scores,
-)
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, find_method, paired_centroids, retrieval_scores
 
 from .distributed import RowLayout
 from .losses import (

@@ -15,10 +15,10 @@ from transformers import PretrainedConfig, set_seed
 from transformers.trainer_utils import HPSearchBackend, PredictionOutput
 
 from scalar_retrieval.modeling_scalar import ScalarJointConfig, ScalarOutput, ScalarProcessor
-from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION, FAMILIES
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
-from scalar_retrieval.modeling_scalar.scores_scalar import CALIBRATION, find_method, paired_weights
+from scalar_retrieval.modeling_scalar.scores_scalar import find_method, paired_weights
 
 from .data import ClipDataset, Examples, check_rows, clips_of
 from .distributed import RowLayout, average_gradients, world_size

@@ -6,7 +6,7 @@ from operator import attrgetter
 import torch
 
 from scalar_retrieval.modeling_scalar import ScalarJointConfig
-from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.retrieval_scalar import ScalarRetrievalModel
 
 

@@ -15,7 +15,7 @@ from transformers import ProcessorMixin
 from scalar_retrieval.gallery.decoding import sandboxed
 from scalar_retrieval.gallery.store.files import read_json
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.modeling_scalar.modalities_scalar import kind_of
 
 from .annotations import FEATURES, KIND
 

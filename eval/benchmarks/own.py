@@ -17,7 +17,7 @@ from scalar_retrieval.gallery.store.file_state import is_as_known
 from scalar_retrieval.gallery.store.rows import check_modality
 from scalar_retrieval.gallery.words.transcripts import Transcripts
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.modeling_scalar.modalities_scalar import kind_of
 from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, names_subtitle_file
 
 from .annotations import FEATURES, KIND, dataset_from_rows, find_media

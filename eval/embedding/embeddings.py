@@ -29,7 +29,8 @@ from scalar_retrieval.gallery.store.described import MODALITIES, modalities_in, 
 from scalar_retrieval.gallery.store.provenance import gallery_manifest
 from scalar_retrieval.gallery.store.rows import abbreviated, texts_of
 from scalar_retrieval.gallery.store.storage import TABLES
-from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, PAPER_MODALITIES, off_unit
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, off_unit
 
 
 def _chosen(ids: list[str], selected: torch.Tensor) -> list[str]:

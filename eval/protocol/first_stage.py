@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from scalar_retrieval.modeling_scalar.modalities_scalar import CALIBRATION, PAPER_MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import (
-    CALIBRATION,
     DIRECTIONS,
     METHODS,
-    PAPER_MODALITIES,
     Method,
     Pairs,
     find_method,

@@ -13,7 +13,7 @@ from evidence.reports.results import RunResults, Seeds, benchmark_name, first_ru
 from evidence.reports.tables import Cell, MetricsTable, Row, ungrouped
 from scalar_retrieval.eval.reports.result_files import R1, Run
 from scalar_retrieval.eval.reports.result_schema import second_stage
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
 
 KEYS = ungrouped("benchmark", "label", "n")
 """Columns at the left: benchmark, label and number of seeds."""

@@ -35,7 +35,8 @@ from evidence.statistics import seed_interval, sign_test
 from scalar_retrieval.eval.protocol.missing import ladder
 from scalar_retrieval.eval.reports.result_files import R1, Run
 from scalar_retrieval.eval.reports.tables import percent
-from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, PAPER_MODALITIES, method_title
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, method_title
 
 _DIRECTIONS = {"text_to_video": "T→V", "video_to_text": "V→T"}
 

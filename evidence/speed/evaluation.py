@@ -25,13 +25,8 @@ from evidence.speed.settings import EvaluationConfig
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings, measurable_methods
 from scalar_retrieval.eval.protocol.missing import RATES
-from scalar_retrieval.modeling_scalar.scores_scalar import (
-    PAPER_MODALITIES,
-    Pairs,
-    make_pairs,
-    query_weights,
-    retrieval_scores,
-)
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import Pairs, make_pairs, query_weights, retrieval_scores
 
 _PART = 250  # clips on which public code is timed
 

@@ -19,7 +19,7 @@ from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.store.contents import Contents
 from scalar_retrieval.gallery.store.storage import Part
 from scalar_retrieval.gallery.store.windows import SEGMENT
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
 
 FILTERS = {
     "pattern": Filter(paths="17/**"),

@@ -39,8 +39,9 @@ from evidence.speed.settings import SearchConfig
 from scalar_retrieval.gallery.exact.ranking import rank
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.places import MANIFEST
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
 from scalar_retrieval.modeling_scalar.model_identity import device_of_name
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, retrieval_scores, side_by_side
+from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores, side_by_side
 
 try:
     import faiss

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from scalar_retrieval.modeling_scalar.modalities_scalar import Slice
 from scalar_retrieval.modeling_scalar.scores_scalar import (
     MIN_NORM,
     NORM_TOLERANCE,
     Clips,
     ScoreOptions,
-    Slice,
     exact_scores,
     quadratic,
     side_by_side,

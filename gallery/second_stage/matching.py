@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES as MODALITIES
 
 from ..embedding import ReadBatch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES as MODALITIES
 
 from ..decoding import num_processors, tolerant
 from ..embedding import ReadBatch, read_batches

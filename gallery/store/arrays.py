@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import Slice, off_unit, side_by_side
+from scalar_retrieval.modeling_scalar.modalities_scalar import Slice
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit, side_by_side
 
 from .columns import named, tensor_of
 

@@ -32,7 +32,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from scalar_retrieval.modeling_scalar.scores_scalar import Slice, off_unit, side_by_side
+from scalar_retrieval.modeling_scalar.modalities_scalar import Slice
+from scalar_retrieval.modeling_scalar.scores_scalar import off_unit, side_by_side
 
 from .codes import Codes, encode
 from .rows import CODE_FACTS, CODES, abbreviated, check_precision, codes_columns, modalities_of, strings

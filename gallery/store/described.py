@@ -4,12 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scalar_retrieval.commands.schema import check_value, count, flag, nothing, number, size, temperature, text, whole
-
-if TYPE_CHECKING:
-    from scalar_retrieval.modeling_scalar.scores_scalar import Slice
+from scalar_retrieval.modeling_scalar.modalities_scalar import (
+    PAPER_MODALITIES,
+    Slice,
+    check_calibration,
+    check_slices,
+)
 
 MODALITIES = "modalities"
 """The metadata entry with the modalities of clips, in order; without it they are the paper's."""
@@ -176,17 +179,13 @@ def modalities_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     """The modalities of clips according to the metadata, by default the paper's; raises a ValueError if these are not
     names."""
     # Galleries with the paper's modalities need not name them.
-    found = metadata.get(MODALITIES)
-    if not found:
-        from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES  # not at the top: it imports torch
-
-        found = PAPER_MODALITIES
+    found = metadata.get(MODALITIES) or PAPER_MODALITIES
     if "" in found or len(set(found)) < len(found):
         raise ValueError(f"`{MODALITIES}` must be a list of different names, got {found!r:.80}.")
     return tuple(found)
 
 
-def slices_of(metadata: Mapping[str, Any], number: int, width: int) -> Sequence["Slice"]:
+def slices_of(metadata: Mapping[str, Any], number: int, width: int) -> Sequence[Slice]:
     """For each of a number of modalities, the start and the stop of the components of queries that its vectors have:
     all of them, as many as the `width` of the vectors, unless the metadata say otherwise."""
     return metadata.get(SLICES) or [(0, width)] * number
@@ -209,13 +208,9 @@ def check_metadata(metadata: Mapping[str, Any], where: Any, widths: Mapping[str,
         modalities = list(widths or named)
         calibration = calibration_of(metadata)
         if calibration:
-            from scalar_retrieval.modeling_scalar.scores_scalar import check_calibration  # not at the top: as above
-
             check_calibration(modalities=modalities, **calibration)
         slices = metadata.get(SLICES)
         if slices:
-            from scalar_retrieval.modeling_scalar.scores_scalar import check_slices  # not at the top: as above
-
             check_slices(slices, modalities, _WIDEST)
         # The columns of vectors are as wide as their slices.
         if widths:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tqdm import tqdm
 
-from scalar_retrieval.modeling_scalar.scores_scalar import kind_of
+from scalar_retrieval.modeling_scalar.modalities_scalar import kind_of
 from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES, TEXT_FILES, find_sidecar
 
 from ..decoding import SandboxedReader, Stop, check_not_stopped, num_processors

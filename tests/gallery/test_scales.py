@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.gallery.scales import TooFewTextsError, fit_scales, measure_scales
 from scalar_retrieval.gallery.store.windows import SEGMENT, clip_id_of
-from scalar_retrieval.modeling_scalar.scores_scalar import check_calibration
+from scalar_retrieval.modeling_scalar.modalities_scalar import check_calibration
 
 
 def make_similarities(seed: int, shape: tuple[int, int, int]) -> torch.Tensor:

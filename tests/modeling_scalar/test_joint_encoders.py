@@ -26,9 +26,9 @@ from scalar_retrieval.modeling_scalar import (
     ScalarProcessor,
     load_model,
 )
-from scalar_retrieval.modeling_scalar.configuration_joint_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.direct_sum import DirectSum
 from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import patch_grid
+from scalar_retrieval.modeling_scalar.modalities_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder

@@ -18,8 +18,8 @@ from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.searcher import Searcher
 from scalar_retrieval.gallery.store.described import modalities_in
 from scalar_retrieval.gallery.store.files import sha256_of
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.search.service.app import build_app
 from scalar_retrieval.search.service.archive import Archive
 from scalar_retrieval.search.service.guard import Token

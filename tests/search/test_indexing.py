@@ -14,8 +14,8 @@ from transformers import BatchFeature
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.modeling_scalar.processing_scalar import Clip
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import is_gone
 from tests.indexers import make_indexer

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.hits import NOTHING_MATCHES
 from scalar_retrieval.gallery.store.described import fitted_to
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES as MODALITIES
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES as MODALITIES
 from scalar_retrieval.search.__main__ import app
 from tests.search.serving import WordModel, WordProcessor
 from tests.search.test_indexing import make_fail

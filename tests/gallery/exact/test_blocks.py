@@ -7,7 +7,8 @@ from torch.nn.functional import normalize
 from scalar_retrieval.gallery.exact.blocks import Block, block_of
 from scalar_retrieval.gallery.store.columns import clip_table, gram_of
 from scalar_retrieval.gallery.store.storage import Part
-from scalar_retrieval.modeling_scalar.scores_scalar import PAPER_MODALITIES, Pairs, ScoreOptions, retrieval_scores
+from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
+from scalar_retrieval.modeling_scalar.scores_scalar import Pairs, ScoreOptions, retrieval_scores
 from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
 from tests.scores import METHODS
 
