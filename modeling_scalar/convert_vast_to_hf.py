@@ -264,7 +264,8 @@ def convert(
         ValueError: If a key is missing or unexpected, or a shape does not fit. Nothing is written then.
     """
     output = Path(output)
-    if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
+    is_new = not output.exists() or (output.is_dir() and not any(output.iterdir()))
+    if output.is_symlink() or not output.name or not is_new:  # "." has no name, and is where a shell is
         raise ValueError(f"{output} already exists. Choose a new folder, or remove it.")
     # Read everything before anything is written.
     loaded_tokenizer = None

@@ -195,3 +195,15 @@ def test_a_processor_is_saved_with_a_tokenizer_and_heads_on_request(reference, c
     model, processor = load_model(tmp_path / "out")
     assert processor.image_processor.image_size == 56 and processor.max_text_length == 40
     assert model.config.has_concat_heads
+
+
+@pytest.mark.parametrize("output", ["file", "full", "link", "."])
+def test_nothing_that_exists_is_replaced(tmp_path, monkeypatch, output):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="already exists"):
+        convert("nowhere.pt", output)
