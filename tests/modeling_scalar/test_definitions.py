@@ -19,11 +19,11 @@ from scalar_retrieval.modeling_scalar.scores_scalar import (
     retrieval_scores,
 )
 
-NAMES = ("video", "audio", "subtitle", "title", "speech", "screen", "tags", "place")
+NAMES = ("audio", "video", "subtitle", "title", "speech", "screen", "tags", "place")
 CENTROIDS = ("scalar", "uniform")
 VOLUMES = ("gram", "gram_span", "hypergram", "triangle")
 METHODS = (*CENTROIDS, "max", "mean", "video", *VOLUMES, "pmrl", "pmrl_raw", "symile")
-MIX, CURVATURE = 0.51, 1.0
+MIX, CURVATURE = 0.3, 0.4
 SPAN_TOLERANCE = 1e-7  # eigenvalues of a Gram matrix below this share of the largest are no direction of the span
 
 NEUTRAL = {"modality_scale": 1.0, "modality_offset": 0.0}
@@ -52,7 +52,8 @@ class Drawn(NamedTuple):
         return NAMES[: self.clips.shape[1]]
 
     def scores(self, method):
-        return retrieval_scores(*self[:3], method, self.temperature, modalities=self.names, **self.calibration)
+        options = {"hyperbolic_mix": MIX, "curvature": CURVATURE, "modalities": self.names} | self.calibration
+        return retrieval_scores(*self[:3], method, self.temperature, **options)
 
 
 def unit(vectors):
@@ -62,7 +63,7 @@ def unit(vectors):
 @st.composite
 def draws(draw, method="scalar", dtypes=DTYPES, is_calibrated=None):
     """Texts and clips whose modalities are arranged in one of five hard ways, up to a distance."""
-    least = 2 if method == "triangle" else 1
+    least = 2 if method in ("triangle", "video") else 1
     number = draw(st.integers(least, len(NAMES)))
     dim = draw(st.sampled_from((2, 3, 4, 8, 32, 512)))
     arrangement = draw(st.sampled_from(("copies", "one direction", "opposite", "cancelling", "of the text")))
@@ -131,10 +132,10 @@ def volume(vectors):
     return float(np.prod(np.linalg.svd(vectors, compute_uv=False)))
 
 
-def lorentz_volume(vectors, curvature=CURVATURE):
+def lorentz_volume(vectors):
     """The same of points of the hyperboloid of curvature -c, with their Lorentz inner products."""
-    root = math.sqrt(curvature)
-    gram = (math.sinh(root) ** 2 * (vectors @ vectors.T) - math.cosh(root) ** 2) / curvature
+    root = math.sqrt(CURVATURE)
+    gram = (math.sinh(root) ** 2 * (vectors @ vectors.T) - math.cosh(root) ** 2) / CURVATURE
     return math.sqrt(abs(np.linalg.det(gram)))
 
 
