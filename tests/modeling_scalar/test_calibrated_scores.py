@@ -26,7 +26,6 @@ NEUTRAL = {"modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}
     ("own", "given", "expected"),
     [
         (CALIBRATION, {}, CALIBRATION),
-        ({}, {"query_temperature": 0.2} | CALIBRATION, {"temperature": 0.2} | CALIBRATION),
         (CALIBRATION, {"query_temperature": 0.2} | NEUTRAL, {"temperature": 0.2}),
     ],
 )

@@ -26,7 +26,6 @@ from transformers import (
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
-from scalar_retrieval.modeling_scalar.modeling_scalar import split_fused_projections
 from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, query_weights
 from tests.conftest import make_batch, make_tiny_config
 
@@ -51,27 +50,16 @@ def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(b
     batch["modality_mask"] = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]]).bool()
     towers = model.get_tower_features(batch["pixel_values_videos"], batch["input_features"])
     subtitles = model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"])
-    vectors = {
-        "video": towers["video_pooled"],
-        "audio": towers["audio_pooled"],
-        "subtitle": subtitles.last_hidden_state[:, 0],
-    }
+    vectors = (towers["video_pooled"], towers["audio_pooled"], subtitles.last_hidden_state[:, 0])
     expected = torch.zeros(4, 3, 16)
-    for index, names in enumerate(CONCATENATIONS):
-        for row, present in enumerate(batch["modality_mask"].tolist()):
-            if all(present[MODALITIES.index(name)] for name in names):
-                output = model.concat_projections[index](torch.cat([vectors[name][row] for name in names]))
-                expected[row, index] = output / output.norm()
+    for head, names in enumerate(CONCATENATIONS):
+        needed = [MODALITIES.index(name) for name in names]
+        complete = batch["modality_mask"][:, needed].all(1)
+        output = model.concat_projections[head](torch.cat([vectors[place] for place in needed], dim=1))
+        expected[complete, head] = torch.nn.functional.normalize(output, dim=-1)[complete]
     for index, name in enumerate(("pixel_values_videos", "input_features")):
         batch[name][~batch["modality_mask"][:, index]] = float("nan")
     torch.testing.assert_close(model.get_concat_features(**clip_inputs(batch)), expected, **CLOSE)
-
-
-@torch.no_grad()
-def test_two_captions_that_differ_in_their_last_word_differ(tiny_model):
-    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 5, 6, 8, 3]])
-    embeds = tiny_model.get_text_features(ids, torch.ones_like(ids)).pooler_output
-    assert (embeds[0] - embeds[1]).abs().max() > 1e-3  # a causal class token would see neither
 
 
 @torch.no_grad()
@@ -99,60 +87,24 @@ def test_what_is_masked_is_absent_whatever_it_holds(tiny_model, batch, name):
 def test_order_batch_size_and_padding_change_nothing(tiny_model):
     batch = make_batch(6)
     batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 1], [1, 0, 0]]).bool()
-    expected = tiny_model(**batch)
-    matched = tiny_model.match(*(batch[name] for name in TEXT_INPUTS), *conditions(tiny_model, batch))
-    assert matched.shape == (6,) and matched.isfinite().all()
-    order = torch.tensor([4, 2, 0, 5, 1, 3])
-    shuffled = tiny_model(**{name: value[order] for name, value in batch.items()})
-    torch.testing.assert_close(shuffled.scores, expected.scores[order][:, order], **CLOSE)
-    for row in range(6):
-        single = {name: value[row : row + 1] for name, value in batch.items()}
-        alone = tiny_model(**single)
-        torch.testing.assert_close(alone.modality_embeds[0], expected.modality_embeds[row], **CLOSE)
-        torch.testing.assert_close(alone.text_embeds[0], expected.text_embeds[row], **CLOSE)
-        length = int(single["attention_mask"].sum())
-        texts = [single[name][:, :length] for name in TEXT_INPUTS]
-        torch.testing.assert_close(tiny_model.match(*texts, *conditions(tiny_model, single))[0], matched[row], **CLOSE)
+
+    def compute(batch):
+        matched = tiny_model.match(*(batch[name] for name in TEXT_INPUTS), *conditions(tiny_model, batch))
+        output = tiny_model(**batch)
+        return matched, output.text_embeds, output.modality_embeds
+
+    expected = compute(batch)
+    for rows in ([4, 2, 0, 5, 1, 3], [0], [1], [2], [3], [4], [5]):
+        part = {name: value[rows] for name, value in batch.items()}
+        length = int(part["attention_mask"].sum(1).max())
+        part |= {name: part[name][:, :length] for name in TEXT_INPUTS}
+        for found, whole in zip(compute(part), expected, strict=True):
+            torch.testing.assert_close(found, whole[rows], **CLOSE)
     padded = dict(batch)
     for name in (*TEXT_INPUTS, "subtitle_input_ids", "subtitle_attention_mask"):
         padded[name] = torch.nn.functional.pad(batch[name], (0, 7))
-    torch.testing.assert_close(tiny_model(**padded).scores, expected.scores, **CLOSE)
-
-
-@pytest.mark.parametrize("gradients", [False, True])
-def test_one_clip_stands_for_many_texts(tiny_model, batch, gradients):
-    with torch.set_grad_enabled(gradients):
-        states, mask = conditions(tiny_model, {name: value[1:2] for name, value in batch.items()})
-        texts = [batch[name] for name in TEXT_INPUTS]
-        repeated = tiny_model.match(*texts, states.expand(4, -1, -1), mask.expand(4, -1))
-        torch.testing.assert_close(tiny_model.match(*texts, states, mask), repeated, **CLOSE)
-    assert repeated.std() > 1e-4
-
-
-@torch.no_grad()
-def test_padding_of_subtitles_can_be_shown_to_the_query(batch):
-    torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(mask_condition_padding=False)).eval()
-    _, mask = conditions(model, batch)
-    assert mask.all() and not batch["subtitle_attention_mask"].all()
-
-
-@torch.no_grad()
-def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_model, batch):
-    chosen = torch.tensor([0, 0, 3]), torch.tensor([1, 0, 2])
-
-    def select_pairs(output):
-        assert output.scores.shape == (4, 4)
-        texts, clips = chosen
-        states, mask = output.condition_states[clips], output.condition_mask[clips]
-        return batch["input_ids"][texts], batch["attention_mask"][texts], states, mask
-
-    output = tiny_model(**batch, select_pairs=select_pairs, condition_on=("video", "audio"))
-    batch["modality_mask"] = torch.tensor([[True, True, False]]).expand(4, -1)
-    states, mask = conditions(tiny_model, batch)
-    texts, clips = chosen
-    expected = tiny_model.match(batch["input_ids"][texts], batch["attention_mask"][texts], states[clips], mask[clips])
-    torch.testing.assert_close(output.match_logits.softmax(-1)[:, 1], expected.sigmoid(), **CLOSE)
+    for found, whole in zip(compute(padded), expected, strict=True):
+        torch.testing.assert_close(found, whole, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +115,6 @@ def test_pairs_chosen_inside_the_forward_are_matched_like_pairs_outside(tiny_mod
         (lambda b: b | {"modality_mask": b["modality_mask"][:2]}, ValueError, "modality_mask"),
         (lambda b: b | {"subtitle_attention_mask": b["subtitle_attention_mask"] * 0}, ValueError, "subtitle"),
         (lambda b: b | {"modality_mask": b["modality_mask"] & False}, ValueError, "modality_mask"),
-        (lambda b: b | {"input_features": b["input_features"][:3]}, ValueError, "input_features"),
     ],
 )
 def test_bad_calls_are_refused(tiny_model, batch, change, error, name):
@@ -178,28 +129,6 @@ def test_a_pair_without_any_condition_token_is_refused(tiny_model, batch):
         tiny_model.match(batch["input_ids"], batch["attention_mask"], states, mask)
 
 
-@torch.no_grad()
-def test_splitting_the_fused_projection_keeps_the_function():
-    from transformers import Blip2VisionModel
-
-    torch.manual_seed(0)
-    vision = Blip2VisionModel(make_tiny_config().vision_config).eval()
-    for layer in vision.encoder.layers:
-        torch.nn.init.normal_(layer.self_attn.qkv.bias)
-        assert layer.self_attn.qkv.bias[32:64].abs().max() > 0  # a key bias, which cannot change a softmax
-    pixels = torch.randn(2, 3, 32, 32)
-    expected = vision(pixels).last_hidden_state
-    torch.testing.assert_close(split_fused_projections(vision)(pixels).last_hidden_state, expected, **CLOSE)
-
-
-def test_every_parameter_is_initialised_to_something_finite_and_unequal():
-    model = ScalarModel(make_tiny_config())
-    for name, parameter in model.named_parameters():
-        assert parameter.isfinite().all() and parameter.abs().max() < 10, name
-        if parameter.ndim > 1 and parameter.shape[0] > 1:
-            assert parameter.std() > 1e-4, name
-
-
 def test_gradient_checkpointing_changes_no_gradient(batch):
     gradients = []
     for checkpointing in (False, True):
@@ -209,12 +138,12 @@ def test_gradient_checkpointing_changes_no_gradient(batch):
             model.activation_checkpointing_enable()
         model(**batch).scores.diagonal().sum().backward()
         gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 50
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4, msg=name)
+    assert len(gradients[0]) > 50
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-4)
 
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL_TEXT = {**SMALL, "vocab_size": 60, "max_position_embeddings": 80}
 VISION = {
     "clip": lambda: CLIPVisionModel(CLIPVisionConfig(**SMALL, image_size=32, patch_size=16)),
     "siglip": lambda: SiglipVisionModel(SiglipVisionConfig(**SMALL, image_size=32, patch_size=16)),
@@ -237,27 +166,28 @@ AUDIO = {
 }
 
 
+def make_bert() -> BertModel:
+    return BertModel(BertConfig(**SMALL_TEXT, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+
+
 @pytest.mark.parametrize(
     ("vision", "audio", "poolings"),
     [
-        ("clip", "ast", {"vision_pooling": "pooler", "audio_pooling": "cls"}),
-        ("siglip", "clap", {"vision_pooling": "mean", "audio_pooling": "mean"}),
-        ("siglip", "clap", {"vision_pooling": "pooler", "audio_pooling": "pooler"}),
+        ("clip", "ast", ("pooler", "cls")),
+        ("siglip", "clap", ("mean", "mean")),
+        ("siglip", "clap", ("pooler", "pooler")),
     ],
 )
 def test_any_encoders_can_be_composed_saved_and_loaded(vision, audio, poolings, tmp_path, batch):
     torch.manual_seed(0)
-    text = BertModel(BertConfig(vocab_size=60, **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
-    parts = VISION[vision]().eval(), AUDIO[audio]().eval(), text.eval()
-    model = ScalarModel.from_encoders(*parts, projection_dim=16, **poolings)
+    parts = VISION[vision]().eval(), AUDIO[audio]().eval(), make_bert().eval()
+    pooled = dict(zip(("vision_pooling", "audio_pooling"), poolings, strict=True))
+    model = ScalarModel.from_encoders(*parts, projection_dim=16, **pooled)
     with torch.no_grad():
         output = model(**batch)
         frames = parts[0](batch["pixel_values_videos"].flatten(0, 1))
-    if poolings["vision_pooling"] == "mean":
-        pooled = frames.last_hidden_state.mean(1).unflatten(0, (4, 2)).mean(1)
-    else:
-        pooled = frames.pooler_output.unflatten(0, (4, 2)).mean(1)
-    expected = torch.nn.functional.normalize(model.video_projection(pooled), dim=-1)
+    pictures = frames.last_hidden_state.mean(1) if poolings[0] == "mean" else frames.pooler_output
+    expected = torch.nn.functional.normalize(model.video_projection(pictures.unflatten(0, (4, 2)).mean(1)), dim=-1)
     torch.testing.assert_close(output.modality_embeds[:, 0], expected, **CLOSE)  # the encoder's own weights
     assert output.scores.shape == (4, 4) and output.scores.isfinite().all()
     with pytest.raises(ValueError, match="Matching is not available"):
@@ -268,16 +198,13 @@ def test_any_encoders_can_be_composed_saved_and_loaded(vision, audio, poolings, 
         torch.testing.assert_close(again(**batch).scores, output.scores, **CLOSE)
 
 
-SMALL_TEXT = {**SMALL, "vocab_size": 60, "max_position_embeddings": 80}
-
-
 def save_dual_encoders(folder):
     """Tiny CLIP, SigLIP and CLAP, as their checkpoints are published: both halves and their projections."""
-    vision = {**SMALL, "image_size": 32, "patch_size": 16}
+    parts = {"text_config": SMALL_TEXT, "vision_config": {**SMALL, "image_size": 32, "patch_size": 16}}
     audio = AUDIO["clap"]().config.to_dict()
     models = {
-        "clip": CLIPModel(CLIPConfig(text_config=SMALL_TEXT, vision_config=vision)),
-        "siglip": SiglipModel(SiglipConfig(text_config=SMALL_TEXT, vision_config=vision)),
+        "clip": CLIPModel(CLIPConfig(**parts)),
+        "siglip": SiglipModel(SiglipConfig(**parts)),
         "clap": ClapModel(ClapConfig(text_config=SMALL_TEXT | {"type_vocab_size": 1}, audio_config=audio)),
     }
     for name, model in models.items():
@@ -289,32 +216,26 @@ def save_dual_encoders(folder):
 def test_of_a_dual_encoder_given_by_name_the_fitting_half_is_taken_with_its_weights(vision, text, tmp_path, batch):
     torch.manual_seed(0)
     duals = save_dual_encoders(tmp_path)
-    model = ScalarModel.from_encoders(
-        str(tmp_path / vision),
-        str(tmp_path / "clap"),
-        str(tmp_path / text),
-        projection_dim=16,
-        vision_pooling="pooler",
-        audio_pooling="pooler",
-        text_pooling="mean" if text == "siglip" else "pooler",
-    )
-    halves = {"vision": duals[vision].vision_model, "audio": duals["clap"].audio_model, "text": duals[text].text_model}
-    for name, half in halves.items():
-        own, expected = getattr(model, f"{name}_model").state_dict(), half.state_dict()
+    names = [str(tmp_path / name) for name in (vision, "clap", text)]
+    poolings = ["pooler", "pooler", "mean" if text == "siglip" else "pooler"]
+    parts = ("vision", "audio", "text")
+    fields = {f"{part}_pooling": pooling for part, pooling in zip(parts, poolings, strict=True)}
+    model = ScalarModel.from_encoders(*names, projection_dim=16, **fields)
+    for part, name in zip(parts, (vision, "clap", text), strict=True):
+        own = getattr(model, f"{part}_model").state_dict()
+        expected = getattr(duals[name], f"{part}_model").state_dict()
         assert len(own) > 10 and {key for key in expected if "pooler" not in key} <= set(own)
         assert all(torch.equal(value, expected[key]) for key, value in own.items())
     assert model(**batch).scores.isfinite().all()
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    VISION["clip"]().save_pretrained(tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    encoder = VISION["clip"]()
+    state = encoder.state_dict()
     del state["encoder.layers.0.mlp.fc1.weight"]
-    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    encoder.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(ValueError, match="mlp.fc1.weight"):
-        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), BertModel(BertConfig(vocab_size=60, **SMALL)))
+        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), make_bert())
 
 
 def test_an_encoder_by_name_that_needs_code_of_its_own_is_refused(tmp_path):
@@ -322,7 +243,7 @@ def test_an_encoder_by_name_that_needs_code_of_its_own_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "own.py").write_text("raise SystemExit('it has run')")
     with pytest.raises(ValueError, match="contains custom code"):
-        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), BertModel(BertConfig(vocab_size=60, **SMALL)))
+        ScalarModel.from_encoders(str(tmp_path), AUDIO["ast"](), make_bert())
 
 
 def test_a_class_token_that_has_seen_no_word_is_refused():
