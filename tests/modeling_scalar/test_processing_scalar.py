@@ -63,12 +63,12 @@ def test_a_clip_holds_what_its_file_has(processor, files):
 
 def test_each_stream_can_come_from_elsewhere(processor, files):
     clip = processor.read_clip(files / "silent.mp4", audio=files / "sound.m4a", subtitle=files / "both.srt")
-    assert clip.frames is not None and clip.waveform is not None and clip.subtitle == "hello"
-    assert processor.read_clip(files / "silent.mp4", subtitle=str(files / "both.srt")).subtitle == "hello"
-    assert processor.read_clip(None, subtitle="the end of file.srt is here").subtitle == "the end of file.srt is here"
-    left_out = processor.read_clip(files / "both.mp4", audio=None, subtitle=None)
-    assert left_out.frames is not None and left_out.waveform is None and left_out.subtitle is None
-    assert processor.read_clip(None, audio=files / "both.mp4").frames is None
+    assert clip.has("video") and clip.has("audio") and clip.subtitle == "hello"
+    words = "the end of file.srt is here"
+    for given, subtitle in ((str(files / "both.srt"), "hello"), (words, words), (None, None)):
+        clip = processor.read_clip(files / "both.mp4", audio=None, subtitle=given)
+        assert clip.has("video") and not clip.has("audio") and clip.subtitle == subtitle
+    assert not processor.read_clip(None, audio=files / "both.mp4").has("video")
 
 
 def test_reading_takes_the_number_of_frames_from_the_mode(processor, files):
@@ -79,10 +79,9 @@ def test_reading_takes_the_number_of_frames_from_the_mode(processor, files):
 
 @pytest.mark.parametrize("name", ["half.mp4", "text.mp4"])
 def test_a_stream_that_does_not_decode_raises_by_default(processor, files, name):
-    with pytest.raises(MediaError, match=name):
-        processor.read_clip(files / name)
-    with pytest.raises(MediaError, match=name):
-        processor(videos=[files / name])
+    for read in (processor.read_clip, lambda path: processor(videos=[path])):
+        with pytest.raises(MediaError, match=name):
+            read(files / name)
 
 
 def test_a_damaged_stream_can_count_up_to_its_damage(processor, files, monkeypatch):
@@ -94,30 +93,24 @@ def test_a_damaged_stream_can_count_up_to_its_damage(processor, files, monkeypat
     assert len(clip.frames) == 8 and {frame.tobytes() for frame in clip.frames} <= set(map(bytes, whole.frames))
     assert 8000 < len(clip.waveform) < len(whole.waveform) and clip.subtitle == "a dog"
     assert [problem.split(": ")[1] for problem in clip.problems] == ["video stream 0 (h264)", "audio stream 1 (aac)"]
-    assert warnings == clip.problems and all("half.mp4" in problem for problem in clip.problems)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "missing"])
-def test_a_missing_file_always_raises(processor, files, on_error, monkeypatch):
-    monkeypatch.setattr(processor.reader, "on_error", on_error)
+    assert warnings == clip.problems
     with pytest.raises(FileNotFoundError, match="nowhere.mp4"):
         processor.read_clip(files / "nowhere.mp4")
 
 
-def test_sound_shorter_than_a_window_is_absent_and_noted(processor):
-    clip = processor.read_clip(None, audio=random_waveform(399))
-    assert clip.waveform is None and "399 samples" in clip.problems[0]
-    assert processor.read_clip(None, audio=random_waveform(400)).problems == []
-    assert "0 samples" in processor.read_clip(None, audio=np.zeros((2, 0), np.float32)).problems[0]
+@pytest.mark.parametrize(("samples", "is_there"), [(399, False), (400, True), (0, False)])
+def test_sound_shorter_than_a_window_is_absent_and_noted(processor, samples, is_there):
+    clip = processor.read_clip(None, audio=random_waveform(samples))
+    assert clip.has("audio") == is_there
+    assert len(clip.problems) == (not is_there) and all(f"{samples} samples" in problem for problem in clip.problems)
 
 
 # ---------------------------------------------------------------- batches
 
 
 def test_a_batch_has_the_keys_and_shapes_of_the_model_and_zeros_where_something_is_absent(processor, files):
-    batch = processor(
-        text=["a dog barks", "hello"], videos=[files / "both.mp4", files / "silent.mp4", str(files / "sound.m4a")]
-    )
+    videos = [files / "both.mp4", files / "silent.mp4", str(files / "sound.m4a")]
+    batch = processor(text=["a dog barks", "hello"], videos=videos)
     assert {name: tuple(value.shape) for name, value in batch.items()} == {
         "input_ids": (2, 5),
         "attention_mask": (2, 5),
@@ -130,30 +123,20 @@ def test_a_batch_has_the_keys_and_shapes_of_the_model_and_zeros_where_something_
     assert set(batch) == set(processor.model_input_names)
     assert batch["modality_mask"].tolist() == [[True, True, True], [True, False, False], [False, True, False]]
     # Rows of absent modalities hold zeros and padding, and change nothing of the others.
-    assert (batch["pixel_values_videos"][2] == 0).all() and (batch["input_features"][1] == 0).all()
     assert batch["subtitle_input_ids"].tolist() == [[2, 9, 3], [0] * 3, [0] * 3]
     assert batch["subtitle_attention_mask"].tolist() == [[1] * 3, [0] * 3, [0] * 3]
-    alone = processor(videos=[files / "both.mp4"])
-    for name in ("pixel_values_videos", "input_features"):
-        assert torch.equal(batch[name][0], alone[name][0]) and (alone[name] != 0).any()
-
-
-def test_frames_waveforms_and_texts_are_accepted_as_they_are(processor):
-    frames, waveform = random_frames(20), random_waveform()
-    batch = processor(videos=[frames], audio=[waveform], subtitles=["a dog"])
-    assert batch["modality_mask"].tolist() == [[True, True, True]]
-    chosen = frames[frame_indices(20, 8)]
-    assert torch.equal(batch["pixel_values_videos"][0], processor.image_processor.process_frames(chosen))
-    assert torch.equal(batch["input_features"][0], processor.feature_extractor.process_waveform(waveform))
+    alone = processor(videos=videos[:1])
+    for name, absent in (("pixel_values_videos", 2), ("input_features", 1)):
+        assert not batch[name][absent].any() and alone[name].any() and torch.equal(batch[name][:1], alone[name])
 
 
 @pytest.mark.parametrize("processed", [False, True])
 def test_digital_silence_is_missing_sound_unless_presence_is_vast(processor, tmp_path, processed):
     path = tmp_path / "sound.wav"
-    for level in (1, 0):
-        path.write_bytes(wav(level.to_bytes(2, "little") * 32_000))
+    for level in (b"\x01\x00", bytes(2)):
+        path.write_bytes(wav(level * 32_000))
         clip = processor.read_clip(path, processed=processed)
-        assert clip.has("audio") == bool(level) and clip.duration == 2 and not clip.problems
+        assert clip.has("audio") == any(level) and clip.duration == 2 and not clip.problems
     assert make_processor(presence="vast").read_clip(path, processed=processed).has("audio")
     assert not processor.read_clip(None, audio=np.zeros(32_000, np.float32), processed=processed).has("audio")
 
@@ -179,8 +162,7 @@ def test_texts_are_cut_to_their_own_lengths():
 def test_clips_without_anything_are_refused_by_name(processor, files, monkeypatch):
     monkeypatch.setattr(processor.reader, "on_error", "missing")
     empty = processor.read_clip(files / "text.mp4")
-    assert (empty.frames, empty.waveform, empty.subtitle) == (None, None, None)
-    assert len(empty.problems) == 1 and "text.mp4" in empty.problems[0]
+    assert empty.is_empty and len(empty.problems) == 1 and "text.mp4" in empty.problems[0]
     with pytest.raises(ValueError, match=r"these have none: 1 \(.*text\.mp4\), 2 \(no path\)(.|\n)*not a readable"):
         processor(clips=[Clip(subtitle="a dog"), empty, Clip()])
 
@@ -188,22 +170,23 @@ def test_clips_without_anything_are_refused_by_name(processor, files, monkeypatc
 def test_training_is_a_function_of_the_generator(files):
     processor = make_processor(num_segments=2)
     arguments = {"videos": [files / "both.mp4", random_frames(30)], "audio": [FROM_VIDEO, random_waveform(90_000)]}
-    before = torch.get_rng_state()
-    first, second, third = (
-        processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
+    before, batches = torch.get_rng_state(), []
+    for seed in (1, 1, 2):
+        batches.append(processor(**arguments, training=True, generator=torch.Generator().manual_seed(seed)))
     assert torch.equal(torch.get_rng_state(), before)  # the global generator is left alone
-    assert first["pixel_values_videos"].shape == (2, 2, 3, 16, 16)
     for name in ("pixel_values_videos", "input_features"):
-        assert torch.equal(first[name], second[name])
-        assert not torch.equal(first[name], third[name])
+        first, second, third = (batch[name] for batch in batches)
+        assert first.shape[:2] == (2, 2) and torch.equal(first, second) and not torch.equal(first, third)
 
 
-def test_lists_can_be_asked_for(processor):
-    arguments = {"text": ["a dog", "hello"], "videos": [random_frames()] * 2, "audio": [random_waveform(), None]}
+def test_frames_waveforms_and_texts_are_accepted_as_they_are_and_lists_can_be_asked_for(processor):
+    frames, waveform = random_frames(20), random_waveform()
+    arguments = {"text": ["a dog"], "videos": [frames], "audio": [waveform], "subtitles": ["a dog"]}
     tensors, lists = processor(**arguments), processor(**arguments, return_tensors=None)
-    for name in ("input_ids", "modality_mask"):
-        assert lists[name] == tensors[name].tolist()
+    chosen = processor.image_processor.process_frames(frames[frame_indices(20, 8)])
+    assert torch.equal(tensors["pixel_values_videos"][0], chosen)
+    assert torch.equal(tensors["input_features"][0], processor.feature_extractor.process_waveform(waveform))
+    assert lists["modality_mask"] == [[True] * 3] and lists["input_ids"] == tensors["input_ids"].tolist()
     for name in ("pixel_values_videos", "input_features"):
         assert type(lists[name]) is list and type(lists[name][0]) is np.ndarray
         np.testing.assert_array_equal(lists[name], tensors[name])
@@ -223,7 +206,6 @@ def channels_first(frames):
 @pytest.mark.parametrize(
     "hold",
     [
-        list,
         as_pictures,
         channels_first,
         lambda frames: list(torch.from_numpy(frames)),
@@ -233,28 +215,17 @@ def channels_first(frames):
 )
 def test_a_clip_is_the_same_however_its_frames_are_held(processor, hold):
     frames = random_frames(20)
-    expected = processor(videos=[frames])
-    batch = processor(videos=hold(frames))
+    expected, batch = processor(videos=[frames]), processor(videos=hold(frames))
     assert torch.equal(batch["pixel_values_videos"], expected["pixel_values_videos"])
     assert batch["modality_mask"].tolist() == [[True, False, False]]
 
 
-@pytest.mark.parametrize(
-    "hold",
-    [
-        as_pictures,
-        channels_first,
-        lambda pictures: [[picture] for picture in pictures],
-    ],
-)
+@pytest.mark.parametrize("hold", [as_pictures, channels_first, lambda pictures: [[picture] for picture in pictures]])
 def test_a_picture_is_a_clip_of_one_frame(processor, hold):
     pictures = random_frames(3)
-    expected = processor(videos=list(pictures[:, None]))
-    batch = processor(images=hold(pictures))
-    assert torch.equal(batch["pixel_values_videos"], expected["pixel_values_videos"])
-    one = processor(images=hold(pictures)[0])
-    assert torch.equal(one["pixel_values_videos"], expected["pixel_values_videos"][:1])
-    assert (expected["pixel_values_videos"] == expected["pixel_values_videos"][:, :1]).all()
+    expected = processor(videos=list(pictures[:, None]))["pixel_values_videos"]
+    assert torch.equal(processor(images=hold(pictures))["pixel_values_videos"], expected)
+    assert torch.equal(processor(images=hold(pictures)[0])["pixel_values_videos"], expected[:1])
 
 
 def test_without_sampling_all_frames_are_kept(processor):
@@ -276,7 +247,7 @@ def test_without_sampling_all_frames_are_kept(processor):
         ({"text": []}, ValueError, "empty list"),
         ({"clips": []}, ValueError, "empty"),
         ({"clips": [Clip(subtitle="a")], "videos": [None]}, ValueError, "not both"),
-        ({"videos": [None, None], "subtitles": ["a"]}, ValueError, "`subtitles` must have .*: expected 2, got 1"),
+        ({"videos": [None, None], "subtitles": ["a"]}, ValueError, "`subtitles` must have"),
         ({"videos": [random_frames()], "training": True}, ValueError, "generator"),
         ({"videos": random_frames() / 255}, TypeError, "float64"),
         ({"videos": [["a.mp4", "b.mp4"]]}, TypeError, "video"),
@@ -298,20 +269,19 @@ def test_inputs_and_keywords_that_do_not_fit_are_refused(processor, arguments, e
 @pytest.mark.parametrize(
     "hold",
     [
-        list,
-        lambda waveforms: [torch.from_numpy(waveform) for waveform in waveforms],
-        lambda waveforms: [np.stack([waveform, waveform], axis=1) for waveform in waveforms],
-        lambda waveforms: [{"array": waveform, "sampling_rate": 16_000, "path": None} for waveform in waveforms],
-        lambda waveforms: [(waveform, 16_000) for waveform in waveforms],
+        torch.from_numpy,
+        lambda waveform: np.stack([waveform, waveform], axis=1),
+        lambda waveform: {"array": waveform, "sampling_rate": 16_000, "path": None},
+        lambda waveform: (waveform, 16_000),
     ],
 )
 def test_sound_is_the_same_however_it_is_held(processor, hold):
-    waveforms = np.stack([random_waveform(seed=1), random_waveform(seed=2)])
-    expected = processor(audio=list(waveforms))["input_features"]
-    assert torch.equal(processor(audio=hold(waveforms), sampling_rate=16_000)["input_features"], expected)
-    one = hold(waveforms)[0]
-    if getattr(one, "ndim", 1) == 1 or 1 in one.shape:  # the channels of one, or several: only a list can tell
-        assert torch.equal(processor(audio=one)["input_features"], expected[:1])
+    waveforms = [random_waveform(seed=1), random_waveform(seed=2)]
+    expected = processor(audio=waveforms)["input_features"]
+    given = [hold(waveform) for waveform in waveforms]
+    assert torch.equal(processor(audio=given, sampling_rate=16_000)["input_features"], expected)
+    if getattr(given[0], "ndim", 1) == 1:  # the channels of one, or several: only a list can tell
+        assert torch.equal(processor(audio=given[0])["input_features"], expected[:1])
 
 
 def test_sound_that_says_its_rate_is_resampled(processor):
@@ -323,30 +293,27 @@ def test_sound_that_says_its_rate_is_resampled(processor):
 
 
 def test_keywords_of_texts_reach_the_tokenizer_of_captions_alone(processor):
-    arguments = {"text": ["a dog barks loudly hello world"], "subtitles": ["a dog barks loudly hello world"]}
-    assert processor(**arguments)["input_ids"].shape == (1, 8)
-    for options in (
-        {"text_kwargs": {"max_length": 4}},
-        {"max_length": 4, "common_kwargs": {"max_length": 5}},
-        {"max_length": 4, "padding": "max_length", "truncation": True},
+    text = "a dog barks loudly hello world"
+    for options, length in (
+        ({}, 8),
+        ({"text_kwargs": {"max_length": 4}}, 4),
+        ({"max_length": 4, "common_kwargs": {"max_length": 5}}, 4),
+        ({"max_length": 4, "padding": "max_length", "truncation": True}, 4),
     ):
-        batch = processor(**arguments, **options)
-        assert batch["input_ids"].shape == (1, 4) and batch["subtitle_input_ids"].shape == (1, 8)
+        batch = processor(text=[text], subtitles=[text], **options)
+        assert batch["input_ids"].shape == (1, length) and batch["subtitle_input_ids"].shape == (1, 8)
     ragged = processor(text=["a dog", "a"], padding=False, return_tensors=None, add_special_tokens=False)
     assert [len(row) for row in ragged["input_ids"]] == [2, 1]
-    assert "token_type_ids" in processor(text="a", return_token_type_ids=True)
 
 
 def test_a_setting_of_the_image_processor_can_be_given_for_one_call(processor, files):
-    frames = random_frames()
-    own = ScalarImageProcessor(image_size=12, resize_mode="crop").process_frames(frames)
-    size = {"image_size": 12, "resize_mode": "crop"}
+    frames, size = random_frames(), {"image_size": 12, "resize_mode": "crop"}
     for options in (size, {"images_kwargs": size}, {"videos_kwargs": size}):
         batch = processor(videos=[frames], **options)
-        assert torch.equal(batch["pixel_values_videos"][0], own)
+        assert torch.equal(batch["pixel_values_videos"][0], ScalarImageProcessor(**size).process_frames(frames))
     assert processor(videos=[frames])["pixel_values_videos"].shape[-1] == 16
     clip = processor.read_clip(files / "both.mp4", processed=True)
-    with pytest.raises(ValueError, match=r"processed=True.*\['image_size'\]"):
+    with pytest.raises(ValueError, match="image_size"):
         processor(clips=[clip], image_size=12)
 
 
@@ -368,7 +335,7 @@ def test_settings_survive_saving(tmp_path):
     loaded = AutoProcessor.from_pretrained(tmp_path)
     assert type(loaded) is ScalarProcessor
     assert {name: getattr(loaded, name) for name in settings} == settings
-    assert loaded.image_processor.to_dict() == saved.image_processor.to_dict()
-    assert loaded.feature_extractor.to_dict() == saved.feature_extractor.to_dict()
+    for part in ("image_processor", "feature_extractor"):
+        assert getattr(loaded, part).to_dict() == getattr(saved, part).to_dict()
     assert loaded.feature_extractor.num_segments == 2 and loaded.image_processor.image_size == 16
     assert loaded.tokenizer.get_vocab() == saved.tokenizer.get_vocab()
