@@ -17,23 +17,26 @@ MASKS = {
 
 def with_features(model, batch, **options):
     """The batch with its pixels and filter banks replaced by what the towers give for them."""
-    features = model.get_tower_features(*(batch.get(name) for name in RAW), batch.get("modality_mask"), **options)
-    return {name: value for name, value in batch.items() if name not in RAW} | features
+    batch = dict(batch)
+    features = model.get_tower_features(*(batch.pop(name) for name in RAW), batch["modality_mask"], **options)
+    return batch | features
 
 
 def training_step(model, batch):
-    """Embeddings, scores, match logits and gradients of the heads of a step as training makes it."""
+    """The outputs and the gradients of the heads of a step as training makes it."""
 
     def select_pairs(output):
-        clips = torch.tensor([0, 1, 2])
-        states = output.condition_states[clips], output.condition_mask[clips]
-        return batch["input_ids"][clips], batch["attention_mask"][clips], *states
+        states = output.condition_states[:3], output.condition_mask[:3]
+        return batch["input_ids"][:3], batch["attention_mask"][:3], *states
 
     model.zero_grad()
     output = model(**batch, select_pairs=select_pairs, condition_on=("video", "audio"))
     (output.scores.sum() + output.match_logits.sum()).backward()
-    gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None and "_model" not in name}
-    return output, gradients
+    found = {name: x.grad for name, x in model.named_parameters() if x.grad is not None and "_model" not in name}
+    assert len(found) > 10
+    for name in ("text_embeds", "modality_embeds", "modality_mask", "scores", "match_logits", "condition_states"):
+        found[name] = output[name]
+    return found
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -41,24 +44,18 @@ def test_a_step_from_features_is_exactly_the_step_from_pixels(tiny_model, batch,
     batch["modality_mask"] = MASKS[mask]
     for index, name in enumerate(RAW):
         batch[name][~batch["modality_mask"][:, index]] = float("nan")
-    expected, expected_gradients = training_step(tiny_model, batch)
-    output, gradients = training_step(tiny_model, with_features(tiny_model, batch))
-    assert len(expected_gradients) > 10 and gradients.keys() == expected_gradients.keys()
-    for name, gradient in expected_gradients.items():
-        assert torch.equal(gradients[name], gradient) and gradient.isfinite().all(), name
-    for name in ("text_embeds", "modality_embeds", "modality_mask", "scores", "match_logits", "condition_states"):
-        assert torch.equal(output[name], expected[name]) and expected[name].isfinite().all(), name
+    expected = training_step(tiny_model, batch)
+    assert all(value.isfinite().all() for value in expected.values())
+    found = training_step(tiny_model, with_features(tiny_model, batch))
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 @torch.no_grad()
 def test_features_are_zero_where_absent_and_not_there_where_no_clip_has_them(tiny_model, batch):
     features = tiny_model.get_tower_features(*(batch[name] for name in RAW), MASKS["no audio"])
-    assert {name: tuple(value.shape) for name, value in features.items()} == {
-        "video_pooled": (4, 32),
-        "video_states": (4, 2, 5, 32),
-    }
+    assert features.keys() == {"video_pooled", "video_states"}
     for value in features.values():
-        assert (value[3] == 0).all() and value[:3].flatten(1).any(dim=1).all()
+        assert value.flatten(1).any(dim=1).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +78,6 @@ def test_features_without_states_embed_but_do_not_match(tiny_model, batch):
     assert torch.equal(tiny_model(**features).scores, tiny_model(**batch).scores)
     with pytest.raises(ValueError, match="tokens of the video"):
         tiny_model(**features, select_pairs=lambda output: pytest.fail("too late"))
-    subtitles = tiny_model(**features, select_pairs=lambda o: no_pairs(o, batch), condition_on=("subtitle",))
-    assert subtitles.match_logits.shape == (0, 2)
-
-
-def no_pairs(output, batch):
-    return batch["input_ids"][:0], batch["attention_mask"][:0], output.condition_states[:0], output.condition_mask[:0]
 
 
 # Learned scalars --------------------------------------------------------------------------------------------------
@@ -94,10 +85,10 @@ def no_pairs(output, batch):
 
 def test_the_temperature_starts_at_the_papers_reaches_the_output_and_stops_at_its_floor(batch):
     model = ScalarModel(make_tiny_config(has_logit_scale=True))
-    output = model(**batch)
-    torch.testing.assert_close(output.temperature, torch.tensor(0.07))
-    output.temperature.backward()
-    torch.testing.assert_close(model.logit_scale.log_scale.grad, torch.tensor(-0.07))  # d exp(-p) / dp
+    temperature = model(**batch).temperature
+    temperature.backward()
+    gradient = model.logit_scale.log_scale.grad  # d exp(-p) / dp
+    torch.testing.assert_close([temperature, gradient], [torch.tensor(0.07), torch.tensor(-0.07)])
     torch.nn.init.constant_(model.logit_scale.log_scale, 9.0)
     assert model.logit_scale().item() == pytest.approx(0.01)
 
