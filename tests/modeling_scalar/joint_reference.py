@@ -5,8 +5,6 @@ one resizing and one normalisation: where it is absent, these two stand in for i
 """
 
 import importlib.util
-import json
-import shutil
 import sys
 from enum import Enum
 from importlib.machinery import ModuleSpec
@@ -34,31 +32,15 @@ def stand_in() -> None:
     interpolation = Enum("InterpolationMode", [(name, name.lower().replace("_", "-")) for name in modes.split()])
     modules = {}
     for name in ("", ".io", ".transforms", ".transforms.functional", ".transforms.v2", ".transforms.v2.functional"):
-        module = modules[name] = ModuleType(f"torchvision{name}")
+        module = modules[name] = sys.modules[f"torchvision{name}"] = ModuleType(f"torchvision{name}")
         module.__spec__, module.__version__ = ModuleSpec(module.__name__, None), "0.28.0"
         module.__path__, module.InterpolationMode = [], interpolation
-        sys.modules[module.__name__] = module
-    modules[""].io = modules[".io"]
-    modules[".transforms"].v2, modules[".transforms.v2"].functional = (
-        modules[".transforms.v2"],
-        modules[".transforms.v2.functional"],
-    )
+    functional = modules[".transforms.v2.functional"]
+    modules[""].io, modules[".transforms"].v2 = modules[".io"], modules[".transforms.v2"]
+    modules[".transforms.v2"].functional = functional
     modules[".transforms.functional"].pil_to_tensor = None
-    modules[".transforms.v2.functional"].grayscale_to_rgb = lambda frames: frames  # they have three channels
-    modules[".transforms.v2.functional"].resize = _resize
-    modules[".transforms.v2.functional"].normalize = _normalize
-
-
-def move_below(folder: Path) -> Path:
-    """Move the encoder into a subfolder, where Sentence Transformers had it for long."""
-    (folder / "0_Transformer").mkdir()
-    for path in list(folder.iterdir()):
-        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
-            path.rename(folder / "0_Transformer" / path.name)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    return folder
+    functional.grayscale_to_rgb = lambda frames: frames  # they have three channels
+    functional.resize, functional.normalize = _resize, _normalize
 
 
 def main(root: Path, folder: Path, output: Path) -> None:
@@ -76,7 +58,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
     batch = torch.load(folder / "batch.pt")
     results["remote"] = {
         "scores": remote(**batch).scores,
-        "query": remote.get_text_features(**processor(text="a dog barks")).pooler_output,
         "missing": sorted(set(remote.state_dict()) ^ set(torch.load(folder / "names.pt"))),
         "is_remote": "scalar_retrieval" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
     }
@@ -84,8 +65,7 @@ def main(root: Path, folder: Path, output: Path) -> None:
     sys.path.insert(0, str(root))
     from sentence_transformers import SentenceTransformer
 
-    from scalar_retrieval.modeling_scalar import Clip, load_model
-    from scalar_retrieval.modeling_scalar.model_identity import identify
+    from scalar_retrieval.modeling_scalar import Clip
     from scalar_retrieval.modeling_scalar.sentence_encoders import ScalarSentenceModel, ScalarSentenceProcessor
     from tests.joint_encoders import make_streams
 
@@ -105,8 +85,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
                 "audio": encoder.encode_document(audios, **shared),
                 "subtitle": encoder.encode_document(texts, **shared),
             }
-        short = {"truncate_dim": 8, "normalize_embeddings": True, "convert_to_tensor": True}
-        found["short"] = encoder.encode_query(texts, **short)
         found["patches"] = dict(encoder.processor.video_processor(videos, do_sample_frames=False, return_tensors="pt"))
         clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
         clips[1].waveform = clips[2].subtitle = None
@@ -115,16 +93,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
         found["ours"]["address"] = model.get_text_features(**processor(text="cat.png")).pooler_output
         encoder.save(str(folder / f"{name}-saved"))
-    below = move_below(shutil.copytree(folder / "chat", folder / "below"))
-    model, processor = load_model(below)
-    processor.num_frames = 2
-    clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
-    made = model(**processor(text=texts, clips=clips))
-    results["below"] = {"text": made.text_embeds, "clips": made.modality_embeds}
-    results["below"]["fingerprints"] = [identify(below).fingerprint]
-    weights = below / "0_Transformer" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    results["below"]["fingerprints"].append(identify(below).fingerprint)
     torch.save(results, output)
 
 
