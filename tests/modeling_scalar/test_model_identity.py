@@ -15,10 +15,10 @@ from scalar_retrieval.modeling_scalar.model_identity import (
     identify,
 )
 from tests.joint_encoders import write_joint_encoder
-from tests.modeling_scalar.test_loading import save_adapter
 
 GEMMA, OTHER = {"model_type": "embedding_gemma2"}, {"model_type": "bert"}
 MEAN = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+DEEP = [{"type": "x.Transformer", "path": "0_Transformer"}, MEAN[1]]
 ADAPTER = {"base_model_name_or_path": "base"}
 
 
@@ -36,7 +36,7 @@ def write(folder, **files):
         ({"config": {"model_type": "scalar_joint"}, "modules": MEAN}, "model", None, True),
         ({"config": GEMMA}, "encoder", "embedding_gemma2", True),
         ({"config": GEMMA, "modules": MEAN}, "encoder", "embedding_gemma2", True),
-        ({"config": GEMMA, "modules": [*MEAN, {"type": "x.Dense"}]}, "encoder", SENTENCE_TRANSFORMERS, True),
+        ({"config": GEMMA, "modules": DEEP}, "encoder", SENTENCE_TRANSFORMERS, True),
         ({"config": OTHER, "modules": MEAN}, "encoder", SENTENCE_TRANSFORMERS, True),
         ({"adapter_config": ADAPTER, "config": {"model_type": "scalar"}}, "adapter", None, False),
         ({"adapter_config": ADAPTER}, "adapter", None, True),  # as its base
@@ -50,9 +50,8 @@ def test_a_folder_says_what_it_is(tmp_path, monkeypatch, files, kind, encoder, i
     write(tmp_path / "base", config=GEMMA)
     found = identify(write(tmp_path / "model", **files))
     assert (found.kind, found.encoder, found.is_joint) == (kind, encoder, is_joint)
-    assert found.name == str(tmp_path / "model") and found.download() == tmp_path / "model" and found.commit is None
-    base = str(tmp_path / "base") if kind == "adapter" else None
-    assert (found.base and found.base.name) == base
+    assert found.name == str(tmp_path / "model") and found.download() == tmp_path / "model"
+    assert (found.base and found.base.name) == (str(tmp_path / "base") if kind == "adapter" else None)
 
 
 def test_what_is_nowhere_is_a_missing_file_and_a_wrong_value():
@@ -65,52 +64,39 @@ def test_what_is_nowhere_is_a_missing_file_and_a_wrong_value():
 
 
 def save_model(folder, weights=b"weights", **config):
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    write(folder, config=config)
     (folder / "model.safetensors").write_bytes(weights)
     return folder
 
 
-def test_the_fingerprint_follows_the_content_not_the_place(tmp_path):
-    first = save_model(tmp_path / "a", dim=1)
-    second = save_model(tmp_path / "b", dim=1)
-    (second / "README.md").write_text("a card")
-    assert identify(first).fingerprint == identify(second).fingerprint
-    fingerprints = {
-        identify(folder).fingerprint
-        for folder in (first, save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d", b"other", dim=1))
-    }
-    assert len(fingerprints) == 3
-    (second / "processor_config.json").write_text("{}")
-    assert identify(first).fingerprint != identify(second).fingerprint
-
-
-def test_the_fingerprint_of_an_adapter_includes_its_base(tmp_path, monkeypatch):
+def test_the_fingerprint_follows_the_content_not_the_place_and_the_base_of_an_adapter(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the Hub is asked for "user/base"
-    base, other = save_model(tmp_path / "base"), save_model(tmp_path / "other", b"other")
-    moved = save_model(tmp_path / "moved")
+    base, same = save_model(tmp_path / "base"), save_model(tmp_path / "same")
+    (same / "README.md").write_text("a card")
+    others = [save_model(tmp_path / "b", b"other"), save_model(tmp_path / "c", dim=2), save_model(tmp_path / "d")]
+    (others[2] / "processor_config.json").write_text("{}")
     adapter = tmp_path / "adapter"
-    adapter.mkdir()
+    fingerprints = {identify(folder).fingerprint for folder in (base, same, *others)}
+    assert len(fingerprints) == 4
+    of_bases = []
+    for folder in (base, same, others[0], "user/base"):
+        shutil.rmtree(adapter, ignore_errors=True)
+        write(adapter, adapter_config={"base_model_name_or_path": str(folder), "r": 4})
+        (adapter / "adapter_model.safetensors").write_bytes(b"lora")
+        of_bases.append(identify(adapter).fingerprint)
+    assert of_bases[0] == of_bases[1] and len(fingerprints | set(of_bases)) == 7
+
+
+def test_weights_are_known_by_their_digests(tmp_path):
+    adapter = write(tmp_path / "adapter", adapter_config={"base_model_name_or_path": "user/base"})
     (adapter / "adapter_model.safetensors").write_bytes(b"lora")
-    fingerprints = []
-    for folder in (base, moved, other, "user/base"):
-        (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder), "r": 4}))
-        fingerprints.append(identify(adapter).fingerprint)
-    assert fingerprints[0] == fingerprints[1]
-    assert len(set(fingerprints)) == 3
-
-
-def test_weights_are_known_by_their_digests(tmp_path, tiny_model_dir, tiny_processor):
-    save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor)
-    shutil.copytree(tiny_model_dir, tmp_path / "model")
-    (tmp_path / "model" / "targets.safetensors").write_bytes(b"no weights of the model")
-    for folder, name in (("adapter", "adapter_model.safetensors"), ("model", "model.safetensors")):
-        expected = hashlib.sha256((tmp_path / folder / name).read_bytes()).hexdigest()
-        assert identify(tmp_path / folder).weights == {name: expected}
-    (tmp_path / "empty").mkdir()
+    model = save_model(tmp_path / "model")
+    (model / "targets.safetensors").write_bytes(b"no weights of the model")
+    assert identify(adapter).weights == {"adapter_model.safetensors": hashlib.sha256(b"lora").hexdigest()}
+    assert identify(model).weights == {"model.safetensors": hashlib.sha256(b"weights").hexdigest()}
     for name in ("weights", "fingerprint"):
         with pytest.raises(FileNotFoundError, match="holds no model"):
-            getattr(identify(tmp_path / "empty"), name)
+            getattr(identify(write(tmp_path / name)), name)
 
 
 # Devices ------------------------------------------------------------------------------------------------------------
@@ -123,16 +109,13 @@ def test_a_build_for_an_accelerator_runs_on_the_cpu_where_there_is_none(monkeypa
 
 
 def test_a_joint_encoder_computes_in_full_precision_on_a_processor_and_in_half_on_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_joint_encoder(tmp_path / "encoder")
-    model, _ = load_model("encoder")
-    model.backbone.to(torch.bfloat16).save_pretrained("encoder")  # as it may be published
-    assert load_model("encoder")[0].dtype == torch.bfloat16  # nothing was said of a device
-    with_device, _ = load_model("encoder", device="cpu")
-    assert with_device.dtype == torch.float32
+    folder = write_joint_encoder(tmp_path / "encoder")
+    model, _ = load_model(folder)
+    model.backbone.to(torch.bfloat16).save_pretrained(folder)  # as it may be published
+    assert load_model(folder)[0].dtype == torch.bfloat16  # nothing was said of a device
+    assert load_model(folder, device="cpu")[0].dtype == torch.float32
     for has_it, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has_it=has_it: has_it)
-        assert default_dtype("encoder", torch.device("cuda")) == expected
-    (tmp_path / "towers").mkdir()
-    (tmp_path / "towers" / "config.json").write_text('{"model_type": "scalar"}')
-    assert default_dtype("towers", torch.device("cuda")) is None
+        assert default_dtype(folder, torch.device("cuda")) == expected
+    towers = write(tmp_path / "towers", config={"model_type": "scalar"})
+    assert default_dtype(towers, torch.device("cuda")) is None
