@@ -36,8 +36,8 @@ def _options(text: str) -> dict[str, str]:
 def picture(index: int, width: int = 64, height: int = 64) -> np.ndarray:
     """A picture that moves from one index to the next."""
     y, x = np.ogrid[:height, :width]
-    channels = (x * 3 + y + index * 5, y * 2 + x + index * 3, x + y + index * 7)
-    return np.stack([channel % 256 for channel in channels], axis=-1).astype(np.uint8)
+    colours = x[..., None] * [3, 1, 1] + y[..., None] * [1, 2, 1] + np.multiply(index, [5, 3, 7])
+    return colours.astype(np.uint8)
 
 
 def _audio_frames(context, rate: int, layout: str, seconds: float, loudness: float | tuple) -> Iterable[av.AudioFrame]:
@@ -83,28 +83,28 @@ def _ordinary_priority() -> Iterator[None]:
 def write_film(
     path: Path,
     kind: str | None,
-    video: str = "",
-    audio: str = "",
-    subtitle: str = "",
+    video="",
+    audio="",
+    subtitle="",
     *,
-    frames: int = 20,
-    size: tuple[int, int] = (64, 64),
-    pictures: Callable[[int], np.ndarray] | None = None,
-    rotation: int | None = None,
-    rate: int = 10,
-    pixels: str = "",
-    encoder: str = "",
-    times: tuple[int, ...] | None = None,
-    sampling_rate: int = 16_000,
-    layout: str = "mono",
-    seconds: float = 2.0,
-    loudness: float | tuple[float, ...] = 0.5,
-    sound: str = "",
-    muxer: str = "",
-    metadata: tuple[tuple[str, str], ...] = (),
-    tags: tuple[tuple[str, str], ...] = (),
-    lines: tuple[str, ...] = ("hello about music",),
-    chapters: tuple[dict, ...] | list[dict] = (),
+    frames=20,
+    size=(64, 64),
+    pictures=None,
+    rotation=None,
+    rate=10,
+    pixels="",
+    encoder="",
+    times=None,
+    sampling_rate=16_000,
+    layout="mono",
+    seconds=2.0,
+    loudness=0.5,
+    sound="",
+    muxer="",
+    metadata=(),
+    tags=(),
+    lines=("hello about music",),
+    chapters=(),
 ) -> None:
     """Write a file, see [`media`]; the end of its name says the container, unless `kind` does."""
     pictures = pictures or partial(picture, width=size[0], height=size[1])
@@ -161,6 +161,8 @@ def media(*arguments, **settings) -> bytes:
         kind (`str`): the container, as FFmpeg calls it.
         video (`str`), audio (`str`), subtitle (`str`): encoders, several joined by `+`.
         times (`tuple[int, ...]`, *optional*): of the frames, in milliseconds; `rate` says how many a second otherwise.
+        pictures (`Callable`, *optional*): a picture of RGB for a number; others move.
+        loudness (`float` or `tuple`): of the tone, or of each channel.
         encoder (`str`), sound (`str`), muxer (`str`): options, as `g=5 bf=2`.
         metadata (`tuple`), tags (`tuple`): pairs, of the file and of each stream.
     """
@@ -314,13 +316,9 @@ def png(width: int, height: int) -> bytes:
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
-    row = bytes(1 + (width + 7) // 8)
-    packer = zlib.compressobj(1)
-    packed = (
-        b"".join(packer.compress(row * min(1024, height - top)) for top in range(0, height, 1024)) + packer.flush()
-    )
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    rows = zlib.compress(bytes(1 + (width + 7) // 8) * height, 1)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -369,13 +367,6 @@ def _silent_mp3() -> bytes:
     data = media("mp3", audio="libmp3lame", sampling_rate=8000, sound="b=8000", muxer="write_xing=0 id3v2_version=0")
     size = data.index(data[:3], 4)
     return data[:4] + bytes(size - 4)
-
-
-def _sparse_wav(path: Path) -> None:
-    length = 36_000 * 8000
-    path.write_bytes(wav(b"", rate=8000, bits=8, claim=length))
-    with path.open("r+b") as file:
-        file.truncate(44 + length)
 
 
 def _black(index: int) -> np.ndarray:
@@ -651,7 +642,6 @@ for name, source, *answers in (
     for share, answer in zip((50, 90), answers, strict=True):
         content = partial(lambda source, share: cut(source(), share / 100), source, share)
         truncated({f"{share}_percent_{name}": content}, *answer, perhaps=VA if answer == CUT else NOTHING)
-truncated({"within_the_index.mp4": lambda: MP4()[: MP4().index(b"moov") + 300]}, *GONE)
 truncated(
     {
         "only_header.mp4": lambda: MP4()[:40],
@@ -732,7 +722,6 @@ rotten(
 )
 rotten({"noise_in_the_middle.mp3": lambda: noisy(MP3(), 0.5, 1000)}, A, f"{SOUND}.*{PARTLY}")
 rotten({"flipped_index.mp4": lambda: flipped(FAST(), 100, 3000, 7)}, NOTHING, ".")
-rotten({"flipped_cues.mkv": lambda: flipped(MKV(), -200, None, 5)}, V, BROKEN, perhaps=A)
 rotten({"flipped_everywhere.mp4": lambda: flipped(MP4(), 0, None, 97)}, NOTHING, ".", perhaps=VA)
 rotten({"lost_start.ts": lambda: TS()[10_000:]}, VA)
 
@@ -801,29 +790,15 @@ lies(
 lies(
     {
         "samples_of_one_size.mp4": _lying(f"{STBL}/stsz", 12, b"\x00\x00\x00\x01" + MOST),
-        "settings_of_noise.mp4": lambda: noisy(FAST(), (FAST().index(b"avcC") + 4) / len(FAST()), 30),
     },
     A,
     PICTURE,
 )
 lies({"duration_of_a_frame.mp4": _lying(f"{STBL}/stts", 20, LAST)}, A, DURATION)
-lies({"frame_order.mp4": _lying(f"{STBL}/ctts", 20, LAST)}, A, PICTURE, perhaps=V)
 lies({"samples_elsewhere.mp4": _lying(f"{STBL}/stco", 16, LAST)}, A, BROKEN)
 lies({"edit_beyond_the_end.mp4": _lying("moov/trak/edts/elst", 20, LAST)}, A, ".")
 lies({"unknown_codec.mp4": lambda: swapped(FAST(), b"avc1\x00", b"zzz9\x00")}, A, "no decoder|unknown")
 lies({"compressed_index.mov": _bomb}, NOTHING, f"{UNREADABLE}|{MEMORY}")
-# An encoding of the track: compression, by zlib.
-PACKED = ebml(0x6D80, ebml(0x6240, ebml(0x5034, ebml(0x4254, 0))))
-lies(
-    {
-        "packed_blocks.mkv": lambda: matroska(
-            *map(zlib.compress, (jpeg(64, 64), bytes(50_000_000), jpeg(64, 64))), track=PACKED
-        )
-    },
-    NOTHING,
-    PICTURE,
-    perhaps=V,
-)
 lies({"unknown_codec.mkv": lambda: matroska(*[NOISE[:500]] * 3, codec="V_NOBODY/KNOWS")}, NOTHING, "no decoder")
 lies({"no_index.avi": lambda: AVI()[: AVI().index(b"idx1")]}, *HALF)
 lies({"samples_of.flac": lambda: FLAC()[:22] + MOST + FLAC()[26:]}, A, SHORT)
@@ -834,19 +809,11 @@ lies(
     },
     A,
 )
-lies(
-    {
-        "no_channels.wav": wav(tone(16_000), channels=0, align=2),
-        "rate.wav": wav(tone(16_000), rate=2**32 - 1),
-    },
-    NOTHING,
-    ".",
-)
+lies({"no_channels.wav": wav(tone(16_000), channels=0, align=2)}, NOTHING, ".")
 
 
 # Little on disk, much in memory or in time.
-BOMB = "bomb: small files that are large, or long, when they are decoded"
-bombs = _add(BOMB)
+bombs = _add("bomb: small files that are large, or long, when they are decoded")
 bombs(
     {
         "8192_by_8192.mp4": lambda: media(
@@ -868,19 +835,12 @@ bombs(
     V,
 )
 bombs({"ten_hours.mp3": lambda: _silent_mp3() * math.ceil(36_000 / 0.072)}, SILENT)
-_add_path(BOMB, "ten_hours.wav", _sparse_wav, A)
 
 
 # Values, times and tags at the ends of their ranges.
 extreme = _add("extreme: samples, times and tags that no recorder writes")
 SAMPLES = np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4")
-extreme(
-    {
-        "not_a_number.wav": wav(SAMPLES[::7].tobytes(), code=3, bits=32),
-        "mixed_with_nan.wav": wav(SAMPLES.tobytes(), code=3, bits=32),
-    },
-    A,
-)
+extreme({"not_a_number.wav": wav(SAMPLES.tobytes(), code=3, bits=32)}, A)
 for name, duration in (
     ("absurd", f"{'9' * 400}:00:00.0"),
     ("negative", "-1:00:00.0"),
