@@ -13,16 +13,6 @@ def model():
     return BeatsModel(make_tiny_config().audio_config).eval()
 
 
-@torch.no_grad()
-def test_one_state_per_patch_time_major(model):
-    features = torch.randn(2, 64, 32)
-    states = model(features).last_hidden_state
-    assert states.shape == (2, (64 // 16) * (32 // 16), 24) and states.std() > 0.1
-    patches = model.patch_embedding(features[:, None])  # (B, C, time, mel)
-    flat = patches.flatten(2).transpose(1, 2)
-    torch.testing.assert_close(flat[:, 1], patches[:, :, 0, 1])  # the second token is the second mel patch
-
-
 def test_the_positional_convolution_keeps_the_length_for_odd_and_even_kernels():
     for width in (4, 5):
         config = make_tiny_config().audio_config

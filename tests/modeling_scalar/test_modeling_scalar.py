@@ -26,8 +26,9 @@ from transformers import (
 from transformers.models.audio_spectrogram_transformer import ASTConfig, ASTModel
 
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
-from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, query_weights
+from scalar_retrieval.modeling_scalar.scores_scalar import CONCATENATIONS, query_weights, retrieval_scores
 from tests.conftest import make_batch, make_tiny_config
+from tests.modeling_scalar.test_scores_scalar import CALIBRATION
 
 CLOSE = {"atol": 1e-5, "rtol": 0}  # another batch shape sums in another order
 TEXT_INPUTS = ("input_ids", "attention_mask")
@@ -44,22 +45,27 @@ def conditions(model, batch):
 
 
 @torch.no_grad()
-def test_a_concatenation_head_reads_the_towers_of_clips_that_have_all_it_needs(batch):
+def test_a_model_may_score_by_the_concatenation_head_for_exactly_what_a_clip_has():
+    """A head reads the towers of clips that have all it needs."""
     torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(has_concat_heads=True)).eval()
-    batch["modality_mask"] = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1]]).bool()
+    model = ScalarModel(make_tiny_config(aggregation="concat_head", has_concat_heads=True)).eval()
+    batch = make_batch(5)
+    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 0, 0]]).bool()
     towers = model.get_tower_features(batch["pixel_values_videos"], batch["input_features"])
     subtitles = model.get_subtitle_features(batch["subtitle_input_ids"], batch["subtitle_attention_mask"])
     vectors = (towers["video_pooled"], towers["audio_pooled"], subtitles.last_hidden_state[:, 0])
-    expected = torch.zeros(4, 3, 16)
-    for head, names in enumerate(CONCATENATIONS):
-        needed = [MODALITIES.index(name) for name in names]
-        complete = batch["modality_mask"][:, needed].all(1)
-        output = model.concat_projections[head](torch.cat([vectors[place] for place in needed], dim=1))
-        expected[complete, head] = torch.nn.functional.normalize(output, dim=-1)[complete]
     for index, name in enumerate(("pixel_values_videos", "input_features")):
         batch[name][~batch["modality_mask"][:, index]] = float("nan")
-    torch.testing.assert_close(model.get_concat_features(**clip_inputs(batch)), expected, **CLOSE)
+    output, heads = model(**batch), model.get_concat_features(**clip_inputs(batch))
+    scores = torch.full((5, 5), -math.inf)
+    for head, (names, clip) in enumerate(zip(CONCATENATIONS, (1, 2, 0), strict=True)):
+        needed = [MODALITIES.index(name) for name in names]
+        complete = batch["modality_mask"][:, needed].all(1)
+        projected = model.concat_projections[head](torch.cat([vectors[place] for place in needed], dim=1))
+        expected = torch.nn.functional.normalize(projected, dim=-1) * complete[:, None]
+        torch.testing.assert_close(heads[:, head], expected, **CLOSE)
+        scores[:, clip] = output.text_embeds @ expected[clip]
+    torch.testing.assert_close(output.scores, scores, **CLOSE)
 
 
 @torch.no_grad()
@@ -251,72 +257,22 @@ def test_a_class_token_that_has_seen_no_word_is_refused():
         make_tiny_config(text_config=CLIPTextConfig(**SMALL_TEXT))
 
 
-@pytest.mark.e2e
-def test_a_model_folder_loads_where_this_package_is_not(commands, tiny_model_dir, batch, tmp_path):
-    """`AutoModel` and `AutoProcessor` with remote code, in a process that cannot import the repository."""
-    torch.save(batch, tmp_path / "batch.pt")
-    script = """
-import json, sys, torch
-from transformers import AutoModel, AutoProcessor
-try:
-    import modeling_scalar
-    sys.exit("the package is importable, the test would prove nothing")
-except ImportError:
-    pass
-folder, batch = sys.argv[1], torch.load(sys.argv[2], weights_only=True)
-model = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
-processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-with torch.no_grad():
-    scores = model(**batch).scores
-model.save_pretrained(sys.argv[3])
-processor.save_pretrained(sys.argv[3])
-again = AutoProcessor.from_pretrained(sys.argv[3], trust_remote_code=True)
-clip = {"videos": [torch.zeros(9, 8, 8, 3, dtype=torch.uint8)], "subtitles": ["hello"]}
-parts = [model, processor, processor.image_processor, processor.feature_extractor]
-print(json.dumps({
-    "scores": scores.tolist(),
-    "names": [type(part).__name__ for part in parts],
-    "modules": sorted({type(part).__module__.split(".")[0] for part in parts}),
-    "frames": list(again(text="a dog", **clip)["pixel_values_videos"].shape),
-}))
-"""
-    (tmp_path / "script.py").write_text(script)
-    arguments = (tiny_model_dir, tmp_path / "batch.pt", tmp_path / "again")
-    result = commands.run(tmp_path / "script.py", *arguments, is_elsewhere=True, timeout=120)
-    assert result.code == 0, result.stderr[-2000:]
-    answer = json.loads(result.stdout.splitlines()[-1])
-    assert answer["names"] == ["ScalarModel", "ScalarProcessor", "ScalarImageProcessor", "ScalarFeatureExtractor"]
-    assert answer["modules"] == ["transformers_modules"] and answer["frames"] == [1, 2, 3, 32, 32]
-    torch.manual_seed(0)
-    with torch.no_grad():
-        expected = ScalarModel.from_pretrained(tiny_model_dir).eval()(**batch).scores
-    torch.testing.assert_close(torch.tensor(answer["scores"]), expected, atol=1e-6, rtol=0)
-    settings = json.loads((tmp_path / "again" / "processor_config.json").read_text())
-    assert settings["auto_map"]["AutoProcessor"] == "processing_scalar.ScalarProcessor"
-    assert (tmp_path / "again" / "modeling_scalar.py").is_file()  # code travels on when it is saved again
-
-
 @torch.no_grad()
-def test_a_model_may_score_by_its_concatenation_heads():
-    """By the head for exactly what a clip has, if there is one."""
-    torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(aggregation="concat_head", has_concat_heads=True)).eval()
-    batch = make_batch(5)
-    batch["modality_mask"] = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 0, 0]]).bool()
-    output, heads = model(**batch), model.get_concat_features(**clip_inputs(batch))
-    expected = torch.full((5, 5), -math.inf)
-    for clip, head in enumerate((2, 0, 1)):
-        expected[:, clip] = output.text_embeds @ heads[clip, head]
-    torch.testing.assert_close(output.scores, expected)
-
-
 @pytest.mark.parametrize("aggregation", ["scalar", "uniform", "hypergram", "video"])
-def test_stored_embeddings_are_scored_as_in_forward(aggregation, batch):
+def test_stored_embeddings_are_scored_as_in_forward_and_as_the_configuration_says_unless_told_otherwise(
+    aggregation, batch
+):
     torch.manual_seed(0)
-    model = ScalarModel(make_tiny_config(aggregation=aggregation, query_temperature=0.3)).eval()
+    own = {"query_temperature": 0.3} | CALIBRATION
+    model = ScalarModel(make_tiny_config(aggregation=aggregation, **own)).eval()
     batch["modality_mask"][1, 1] = False
-    with torch.no_grad():
-        output = model(**batch)
-        embeds = (output.text_embeds, output.modality_embeds, output.modality_mask)
-        assert torch.equal(model.compute_scores(*embeds), output.scores)
-        assert torch.equal(model.compute_weights(*embeds), query_weights(*embeds, query_temperature=0.3))
+    output = model(**batch)
+    embeds = (output.text_embeds, output.modality_embeds, output.modality_mask)
+    assert torch.equal(model.compute_scores(*embeds), output.scores)
+    learned = {}
+    if aggregation == "hypergram":
+        learned = dict(zip(("hyperbolic_mix", "curvature"), model.hyperbolic(), strict=True))
+    for given in ({}, {"query_temperature": 0.2, "modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}):
+        expected = retrieval_scores(*embeds, aggregation, modalities=MODALITIES, **learned, **own | given)
+        torch.testing.assert_close(model.compute_scores(*embeds, **given), expected)
+        torch.testing.assert_close(model.compute_weights(*embeds, **given), query_weights(*embeds, **own | given))
