@@ -37,25 +37,28 @@ def channels_first(images):
 
 
 @pytest.mark.filterwarnings("error")  # of frames that are read-only
-@pytest.mark.parametrize(("height", "width"), [(9, 13), (5, 6), (40, 31)])
-def test_squash_is_bilinear_without_antialiasing_and_normalised(height, width):
+@pytest.mark.parametrize(
+    ("mode", "height", "width", "resized"),
+    [
+        ("squash", 9, 13, (8, 8)),
+        ("squash", 5, 6, (8, 8)),
+        ("squash", 40, 31, (8, 8)),
+        ("crop", 10, 23, (8, 18)),
+        ("crop", 23, 10, (18, 8)),
+        ("crop", 4, 4, (8, 8)),
+    ],
+)
+def test_frames_are_resized_without_antialiasing_cut_to_their_centre_and_normalised(mode, height, width, resized):
     frames = random_frames(height=height, width=width)[::-1]
     frames.flags.writeable = False
-    processor = ScalarImageProcessor(image_size=8)
+    processor = ScalarImageProcessor(image_size=8, resize_mode=mode)
     mean, std = np.array(processor.image_mean), np.array(processor.image_std)
-    expected = channels_first([(bilinear(frame, 8, 8) / 255 - mean) / std for frame in frames])
+    top, left = (round((side - 8) / 2) for side in resized)
+    pictures = [bilinear(frame, *resized)[top : top + 8, left : left + 8] / 255 for frame in frames]
     pixel_values = processor.process_frames(frames)
     assert pixel_values.dtype == torch.float32
+    expected = channels_first([(picture - mean) / std for picture in pictures])
     torch.testing.assert_close(pixel_values, expected, atol=1e-5, rtol=0)  # float32 against float64
-
-
-@pytest.mark.parametrize(("height", "width", "resized"), [(10, 23, (8, 18)), (23, 10, (18, 8)), (4, 4, (8, 8))])
-def test_crop_resizes_the_short_side_and_takes_the_centre(height, width, resized):
-    frames = random_frames(height=height, width=width)
-    top, left = (round((side - 8) / 2) for side in resized)
-    expected = channels_first([bilinear(f, *resized)[top : top + 8, left : left + 8] / 255 for f in frames])
-    pixel_values = ScalarImageProcessor(image_size=8, resize_mode="crop", **RAW).process_frames(frames)
-    torch.testing.assert_close(pixel_values, expected, atol=1e-5, rtol=0)
 
 
 def test_training_crops_and_flips_all_frames_alike():
