@@ -89,19 +89,6 @@ def test_masked_is_absent_whatever_it_holds(five):
     torch.testing.assert_close(model.get_modality_features(**batch), (expected, mask), **CLOSE)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("names", [["video"], ["audio"], ["video", "audio"]])
-def test_what_the_towers_gave_before_is_encoded_alike(five, names):
-    model, processor = five
-    batch = processor(clips=make_clips((set(FIVE), {"video", "title"}, {"audio", "screen"})))
-    expected, _ = model.get_modality_features(**batch)
-    raw = {"video": ("pixel_values_videos", "video_position_ids"), "audio": ("input_features", "input_features_mask")}
-    given = {key: batch.pop(key) for name in names for key in raw[name]}
-    features = model.get_tower_features(**given, modality_mask=batch["modality_mask"])
-    assert features.keys() == {f"{name}_soft_tokens" for name in names}
-    torch.testing.assert_close(model.get_modality_features(**batch, **features)[0], expected, **CLOSE)
-
-
 # Saved ---------------------------------------------------------------------------------------------------------------
 
 
@@ -120,15 +107,11 @@ def test_a_processor_and_a_score_of_other_modalities_are_refused(folder, tmp_pat
 def test_texts_of_a_call_are_those_of_clips(five):
     _, processor = five
     frames, sounds, subtitles = make_streams()
-    titles = ["Rex", None, ""]
-    texts = {"title": titles, "screen": 3 * ["stop"]}
-    batch = processor(videos=frames, audio=sounds, subtitles=subtitles, texts=texts)
-    clips = []
-    for *streams, title in zip(frames, sounds, subtitles, titles, strict=True):
-        clips.append(processor.read_clip(*streams, texts={"title": title, "screen": "stop"}))
-    torch.testing.assert_close(dict(batch), dict(processor(clips=clips)), atol=0, rtol=0)
+    batch = processor(videos=frames, audio=sounds, subtitles=subtitles, texts={"title": TITLES, "screen": SCREENS})
+    torch.testing.assert_close(dict(batch), dict(processor(clips=make_clips())), atol=0, rtol=0)
     assert set(batch) <= set(processor.model_input_names)
-    assert batch["modality_mask"][:, FIVE.index("title")].tolist() == [True, False, False]
+    blank = processor(videos=frames, texts={"title": ["Rex", None, ""]})
+    assert blank["modality_mask"][:, FIVE.index("title")].tolist() == [True, False, False]
 
 
 def test_a_clip_of_blank_texts_is_empty():
