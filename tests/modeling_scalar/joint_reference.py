@@ -55,6 +55,9 @@ def main(root: Path, folder: Path, output: Path) -> None:
     results = {}
     remote = AutoModel.from_pretrained(folder / "remote", trust_remote_code=True)
     processor = AutoProcessor.from_pretrained(folder / "remote", trust_remote_code=True)
+    for part in (remote, processor):
+        part.save_pretrained("again")
+    AutoProcessor.from_pretrained("again", trust_remote_code=True)  # code travels on when it is saved again
     batch = torch.load(folder / "batch.pt")
     results["remote"] = {
         "scores": remote(**batch).scores,

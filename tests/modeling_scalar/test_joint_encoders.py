@@ -13,7 +13,6 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from scalar_retrieval.modeling_scalar import (
     MODALITIES,
@@ -301,22 +300,3 @@ def test_what_is_no_joint_encoder_is_refused(tiny_model_dir, folders):
     ):
         with pytest.raises(ValueError, match=message):
             ScalarModel.from_joint_encoder(folder, **fields)
-
-
-@pytest.mark.parametrize("kind", ["plain", pytest.param("remote", marks=pytest.mark.slow)])
-def test_an_adapter_of_a_joint_encoder_loads_on_its_base(folders, tmp_path, kind):
-    """Whether that was saved as a model of ours or is as published."""
-    base, processor = load_model(folders / kind, query_temperature=0.2)
-    processor.num_frames = 2
-    plain = embed(base, processor, make_clips())[0]
-    patterns = "|".join(rf"backbone\.{pattern}" for pattern in FAMILIES["embedding_gemma2"].adapted.values())
-    options = {"target_modules": patterns, "task_type": "FEATURE_EXTRACTION", "init_lora_weights": False}
-    adapted = get_peft_model(base, LoraConfig(r=2, **options)).eval()
-    for part in (adapted, base.config, processor):
-        part.save_pretrained(tmp_path)
-    expected = embed(adapted.base_model.model, processor, make_clips())
-    assert (expected[0] - plain).norm(dim=-1).min() > 1e-3  # it changes every modality
-    again, beside = load_model(tmp_path)
-    assert again.config.query_temperature == 0.2
-    for loaded in (again, ScalarJointModel.from_pretrained(tmp_path).eval()):  # the second as remote code does
-        torch.testing.assert_close(embed(loaded, beside, make_clips()), expected)
