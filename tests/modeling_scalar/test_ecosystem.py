@@ -7,13 +7,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from transformers import (
     AutoModel,
-    AutoProcessor,
     BitsAndBytesConfig,
     TorchAoConfig,
     pipeline,
 )
 
-from scalar_retrieval.modeling_scalar import ScalarModel
+from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 from tests.conftest import make_tiny_config
 
 
@@ -95,21 +94,6 @@ def test_quantised_weights_score_the_same_from_files_and_from_tower_features(wid
     assert 1e-5 < difference < (0.2 if kind == "4 bits" else 0.02)
 
 
-@torch.no_grad()
-def match(model, batch):
-    inputs = {name: value for name, value in batch.items() if name not in ("input_ids", "attention_mask")}
-    return model.match(batch["input_ids"], batch["attention_mask"], *model.get_condition_states(**inputs))
-
-
-def test_a_device_map_puts_what_does_not_fit_on_disk(saved, tiny_model, clips, tmp_path):
-    model = AutoModel.from_pretrained(
-        saved, device_map="auto", max_memory={"cpu": 60_000}, offload_folder=tmp_path / "offload"
-    ).eval()
-    assert "disk" in model.hf_device_map.values()
-    for compute in (scores, match):
-        torch.testing.assert_close(compute(model, clips), compute(tiny_model, clips), rtol=0, atol=1e-6)
-
-
 def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_model, tiny_processor):
     extract = pipeline("feature-extraction", model=tiny_model, tokenizer=tiny_processor.tokenizer)
     found = torch.tensor(extract("a red circle"))
@@ -120,47 +104,30 @@ def test_the_feature_extraction_pipeline_gives_the_embedding_of_a_text(tiny_mode
     torch.testing.assert_close(found, expected.cpu())
 
 
-@pytest.fixture(scope="module")
-def media():
-    random = np.random.default_rng(0)
-    return {
-        "text": ["a red circle", "the dog barks"],
-        "audio": list(random.standard_normal((2, 16_000), dtype=np.float32) * 0.1),
-        "video": list(random.integers(0, 256, (2, 8, 40, 48, 3), dtype=np.uint8)),
-        "image": list(random.integers(0, 256, (2, 40, 48, 3), dtype=np.uint8)),
-    }
-
-
 @torch.no_grad()
-def embedded(folder, media):
-    """What the plain model and processor make of texts, sounds, videos and pictures."""
-    model, processor = AutoModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
-    tokens = processor(text=media["text"])
-    frames, pictures = processor(videos=media["video"]), processor(images=media["image"])
-    return {
-        "text": model.get_text_features(tokens["input_ids"], tokens["attention_mask"]).pooler_output,
-        "audio": model.get_audio_features(processor(audio=media["audio"])["input_features"]).pooler_output,
-        "video": model.get_video_features(frames["pixel_values_videos"]).pooler_output,
-        "image": model.get_video_features(pictures["pixel_values_videos"]).pooler_output,
-    }
-
-
-def encoded(sentences, media, name):
-    return sentences.encode([{name: item} for item in media[name]], convert_to_tensor=True)
-
-
 def test_sentence_transformers_encodes_texts_and_sounds_of_a_folder_and_pictures_if_configured(
-    tiny_model_dir, media, tmp_path
+    tiny_model_dir, tmp_path
 ):
-    expected = embedded(tiny_model_dir, media)
-    sentences = SentenceTransformer(str(tiny_model_dir), device="cpu")
-    for name in ("text", "audio"):
-        assert torch.equal(encoded(sentences, media, name), expected[name])
-    assert torch.equal(sentences.encode(media["text"], convert_to_tensor=True), expected["text"])
-    methods = {"video": "get_video_features", "image": "get_video_features"}
-    modalities = {name: {"method": method, "method_output_name": "pooler_output"} for name, method in methods.items()}
+    model, processor = load_model(tiny_model_dir)
+    random = np.random.default_rng(0)
+    texts, sounds = (
+        ["a red circle", "the dog barks"],
+        list(random.standard_normal((2, 16_000), dtype=np.float32) * 0.1),
+    )
+    videos = list(random.integers(0, 256, (2, 8, 40, 48, 3), dtype=np.uint8))
+    pictures = list(random.integers(0, 256, (2, 40, 48, 3), dtype=np.uint8))
+    plain = SentenceTransformer(str(tiny_model_dir), device="cpu")
+    method = {"method": "get_video_features", "method_output_name": "pooler_output"}
+    modalities = {"video": method, "image": method}
     module = Transformer(str(tiny_model_dir), modality_config=modalities, module_output_name="sentence_embedding")
     SentenceTransformer(modules=[module], device="cpu").save_pretrained(str(tmp_path))
     configured = SentenceTransformer(str(tmp_path), device="cpu")
-    for name in methods:
-        assert torch.equal(encoded(configured, media, name), expected[name])
+    frames, still = processor(videos=videos), processor(images=pictures)
+    for encoder, name, items, expected in (
+        (plain, "text", texts, model.get_text_features(**processor(text=texts))),
+        (plain, "audio", sounds, model.get_audio_features(processor(audio=sounds)["input_features"])),
+        (configured, "video", videos, model.get_video_features(frames["pixel_values_videos"])),
+        (configured, "image", pictures, model.get_video_features(still["pixel_values_videos"])),
+    ):
+        found = encoder.encode([{name: item} for item in items], convert_to_tensor=True)
+        assert torch.equal(found, expected.pooler_output), name
