@@ -24,6 +24,8 @@ import av
 import numpy as np
 
 NOISE = np.random.default_rng(0).bytes(400_000)
+MINF = "moov/trak/mdia/minf"
+STBL = f"{MINF}/stbl"
 
 
 # ------------------------------------------------------------------------------------------------ writing media
@@ -198,10 +200,10 @@ def noisy(data: bytes, start: float, length: int) -> bytes:
     return data[:first] + NOISE[: min(length, len(data) - first)] + data[first + length :]
 
 
-def flipped(data: bytes, first: int, stop: int, every: int) -> bytes:
-    """A file in which each `every`-th byte of a range is inverted."""
+def flipped(data: bytes, every: int) -> bytes:
+    """A file in which each `every`-th byte is inverted."""
     changed = np.frombuffer(data, np.uint8).copy()
-    changed[first:stop:every] ^= 0xFF
+    changed[::every] ^= 0xFF
     return changed.tobytes()
 
 
@@ -223,9 +225,9 @@ def packets_damaged(data: bytes, kind: str) -> bytes:
     return bytes(changed)
 
 
-def _find_box(data: bytes, path: str) -> list[tuple[int, int]]:
-    """Start and end of each box on the way to one: "moov/trak/mdia"; "trak#1" is the second of its name."""
-    found, start, stop = [], 0, len(data)
+def _find_box(data: bytes, path: str) -> tuple[int, int]:
+    """Start and end of a box by the way to it: "moov/trak/mdia"; "trak#1" is the second of its name."""
+    start, stop = 0, len(data)
     for step in path.split("/"):
         name, _, number = step.partition("#")
         left = int(number or 0)
@@ -237,9 +239,8 @@ def _find_box(data: bytes, path: str) -> list[tuple[int, int]]:
                     break
                 left -= 1
             start += size
-        found.append((start, start + size))
         start, stop = start + 8, start + size
-    return found
+    return start - 8, stop
 
 
 def box(name: bytes, *content: bytes) -> bytes:
@@ -250,18 +251,9 @@ def box(name: bytes, *content: bytes) -> bytes:
 
 def set_box(data: bytes, path: str, offset: int, value: bytes) -> bytes:
     """Write bytes at an offset from the start of a box, which keeps its size."""
-    start, stop = _find_box(data, path)[-1]
+    start, stop = _find_box(data, path)
     assert start + offset + len(value) <= stop
     return data[: start + offset] + value + data[start + offset + len(value) :]
-
-
-def put_box(data: bytes, path: str, new: bytes) -> bytes:
-    """Put another box in place of one and say so in the sizes around it. Its samples must lie before it."""
-    *around, (start, stop) = _find_box(data, path)
-    changed = bytearray(data[:start] + new + data[stop:])
-    for outer, end in around:
-        changed[outer : outer + 4] = struct.pack(">I", end - outer + len(new) - (stop - start))
-    return bytes(changed)
 
 
 def ebml(identifier: int, *content: bytes | int | str, size: int | None = None) -> bytes:
@@ -335,17 +327,15 @@ def shifted(packets: list, seconds: float) -> list:
     return packets
 
 
-def _without_samples() -> bytes:
-    data = media("mov", "mjpeg")
-    start = data.index(b"moov") - 4
-    return box(b"ftyp", b"qt  ", bytes(4), b"qt  ") + box(b"free", bytes(start - 28)) + data[start:]
-
-
-def _referring(address: bytes) -> bytes:
+def _referring() -> bytes:
     """An index whose samples are in another file."""
-    entry = box(b"url ", bytes(4), address, b"\x00")
-    references = box(b"dref", bytes(4), b"\x00\x00\x00\x01", entry)
-    return put_box(_without_samples(), "moov/trak/mdia/minf/dinf/dref", references)
+    data, entry = media("mov", "mjpeg"), box(b"url ", bytes(4), LURE.encode(), b"\x00")
+    start = data.index(b"moov") - 4
+    index = data[start:].replace(box(b"url ", b"\x00\x00\x00\x01"), entry)
+    for around in ("moov", "moov/trak", "moov/trak/mdia", MINF, f"{MINF}/dinf", f"{MINF}/dinf/dref"):
+        first, stop = _find_box(index, around)
+        index = set_box(index, around, 0, struct.pack(">I", stop - first + len(entry) - 12))
+    return box(b"ftyp", b"qt  ", bytes(4), b"qt  ") + box(b"free", bytes(start - 28)) + index
 
 
 def _bomb() -> bytes:
@@ -577,22 +567,16 @@ unusual(
     """),
     V,
 )
-GOP = "bf=3 x264-params=open-gop=1:keyint=7:min-keyint=7:scenecut=0:b-adapt=0"
 PICTURES = partial(media, "matroska", "libx264")
 unusual(
     {
         "odd_size.mp4": partial(media, "mp4", "libx264", size=(63, 37), pixels="yuv444p"),
-        "wide.mkv": partial(media, "matroska", "ffv1", size=(16_384, 2), frames=2, pixels="gray"),
-        "variable_rate.mkv": lambda: PICTURES(encoder="bf=2", times=tuple(n * n * 7 for n in range(20))),
-        "days_between_frames.mkv": partial(PICTURES, encoder="bf=0", frames=2, times=(0, 80_000_000)),
-        "open_gop.mkv": partial(PICTURES, frames=40, encoder=GOP),
     },
     V,
 )
 unusual(
     {
         "bats.flac": partial(FLAC, sampling_rate=192_000, seconds=0.5),
-        "rate_changes.aac": lambda: media("adts", audio="aac") + media("adts", audio="aac", sampling_rate=44_100),
         "chained.ogg": lambda: media("ogg", audio="flac") * 2,
         "streamed.wav": wav(tone(16_000), claim=2**32 - 1),  # what a pipe leaves in the header
         "window_of_samples.wav": wav(tone(400)),
@@ -645,9 +629,7 @@ for name, source, *answers in (
 truncated(
     {
         "only_header.mp4": lambda: MP4()[:40],
-        "only_header.mkv": lambda: MKV()[:60],
         "only_header.wav": lambda: WAV()[:30],
-        "only_header.flac": lambda: FLAC()[:30],
     },
     *CUT,
 )
@@ -689,14 +671,7 @@ follows(
 )
 ADDRESS = box(b"rdrf", bytes(4), b"url ", bytes([0, 0, 0, len(LURE) + 1]), LURE.encode(), b"\x00")
 follows({"redirect.mov": box(b"moov", box(b"rmra", box(b"rmda", ADDRESS)))}, NOTHING, UNREADABLE)
-follows(
-    {
-        "reference_by_url.mov": lambda: _referring(LURE.encode()),
-        "reference_by_file.mov": lambda: _referring(b"file:///dev/zero"),
-    },
-    NOTHING,
-    BROKEN,
-)
+follows({"reference_by_url.mov": _referring}, NOTHING, BROKEN)
 follows(
     {
         "linked_segment.mkv": lambda: matroska(
@@ -721,8 +696,7 @@ rotten(
     f"{SOUND}.*{PARTLY}",
 )
 rotten({"noise_in_the_middle.mp3": lambda: noisy(MP3(), 0.5, 1000)}, A, f"{SOUND}.*{PARTLY}")
-rotten({"flipped_index.mp4": lambda: flipped(FAST(), 100, 3000, 7)}, NOTHING, ".")
-rotten({"flipped_everywhere.mp4": lambda: flipped(MP4(), 0, None, 97)}, NOTHING, ".", perhaps=VA)
+rotten({"flipped_everywhere.mp4": lambda: flipped(MP4(), 97)}, NOTHING, ".", perhaps=VA)
 rotten({"lost_start.ts": lambda: TS()[10_000:]}, VA)
 
 
@@ -742,7 +716,6 @@ rotten(
 rotten({"no_keyframe_at_all.mkv": partial(_without_keyframe, "g=100 bf=0 sc_threshold=0")}, NOTHING, PICTURE)
 
 # Sizes, counts and offsets that somebody else wrote: none may cost memory, time or another file.
-STBL = "moov/trak/mdia/minf/stbl"
 MOST, LAST = b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"
 
 
@@ -827,13 +800,7 @@ bombs(
 )
 bombs({"16000_by_16000.mkv": lambda: matroska(*[jpeg(16_000, 16_000)] * 5)}, NOTHING, ".")
 bombs({"grows.mkv": lambda: _pngs(64, png(64, 64), *[png(16_384, 16_384)] * 3)}, V, f"3 of 4 frames {PARTLY}")
-bombs(
-    {
-        "just_within.mkv": lambda: _pngs(64, *[png(5900, 5900)] * 8),
-        "many_pictures.gif": gif(2000, 2000, 500),
-    },
-    V,
-)
+bombs({"just_within.mkv": lambda: _pngs(64, *[png(5900, 5900)] * 8)}, V)
 bombs({"ten_hours.mp3": lambda: _silent_mp3() * math.ceil(36_000 / 0.072)}, SILENT)
 
 
@@ -841,12 +808,7 @@ bombs({"ten_hours.mp3": lambda: _silent_mp3() * math.ceil(36_000 / 0.072)}, SILE
 extreme = _add("extreme: samples, times and tags that no recorder writes")
 SAMPLES = np.where(np.arange(16_000) % 7, 0.25, np.nan).astype("<f4")
 extreme({"not_a_number.wav": wav(SAMPLES.tobytes(), code=3, bits=32)}, A)
-for name, duration in (
-    ("absurd", f"{'9' * 400}:00:00.0"),
-    ("negative", "-1:00:00.0"),
-    ("text", "two seconds"),
-    ("empty", ""),
-):
+for name, duration in ("absurd", f"{'9' * 400}:00:00.0"), ("negative", "-1:00:00.0"), ("text", "two seconds"):
     extreme({f"duration_{name}.ogg": partial(media, "ogg", audio="flac", tags=(("DURATION", duration),))}, A)
 STRANGE = b"\xff\xfe\xc3\x28\x80\xf8\xed\xa0"  # as long as "ABCDEFGH"
 extreme(
