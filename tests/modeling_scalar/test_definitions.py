@@ -240,12 +240,19 @@ def tolerance_of(method, dtype, expected):
 # Properties ---------------------------------------------------------------------------------------------------------
 
 
+def gradients(method, drawn):
+    leaves = drawn.texts.clone().requires_grad_(), drawn.clips.clone().requires_grad_()
+    scores = drawn._replace(texts=leaves[0], clips=leaves[1]).scores(method)
+    scores[scores.isfinite()].sum().backward()
+    return [leaf.grad for leaf in leaves]
+
+
 @pytest.mark.promise("scores", "Scores equal their definition to 1e-5, even if modalities repeat or cancel each other")
 @pytest.mark.parametrize("method", METHODS)
-def test_a_score_is_its_definition(method):
+def test_a_score_is_its_definition_and_its_gradients_are_finite_and_bounded(method):
     compared = []
 
-    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
     @given(draws(method))
     def check(drawn):
         scores = drawn.scores(method).double()
@@ -253,6 +260,18 @@ def test_a_score_is_its_definition(method):
             tolerance = tolerance_of(method, drawn.texts.dtype, expected)
             assert scores[query, clip].item() == pytest.approx(expected, abs=tolerance, rel=0)
             compared.append(expected)
+        least = MIN_NORM[drawn.texts.dtype]
+        steepness = 1 + 8 / drawn.temperature if method == "scalar" else 1.0
+        # Of as many scores as there are pairs: of a centroid or a distance as short as counts, the span of vectors
+        # that just differ multiplies it.
+        bound = 10 * NUM_QUERIES * NUM_CLIPS * steepness / least
+        if drawn.calibration and method in CENTROIDS:
+            bound = 5 * bound / least  # the numerator does not vanish with the centroid
+        if method == "gram_span":
+            bound = bound / math.sqrt(SPAN_TOLERANCE)
+        for gradient in gradients(method, drawn):
+            assert gradient.isfinite().all() and gradient.abs().max() <= bound
+        assert (gradient[~drawn.mask] == 0).all()
 
     check()
     assert len(compared) > 500 and np.std(compared) > 0.05
@@ -275,34 +294,6 @@ def test_weights_and_the_score_that_certifies_a_ranking_are_the_definition(drawn
             if has_digits(drawn, cosines, vectors):
                 expected = centroid_score(cosines, vectors, drawn.temperature, least)
                 assert scores[clip].item() == pytest.approx(expected, abs=1e-8, rel=1e-8), (query, clip)
-
-
-def gradients(method, drawn):
-    leaves = drawn.texts.clone().requires_grad_(), drawn.clips.clone().requires_grad_()
-    scores = drawn._replace(texts=leaves[0], clips=leaves[1]).scores(method)
-    scores[scores.isfinite()].sum().backward()
-    return [leaf.grad for leaf in leaves]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_gradients_are_finite_and_bounded(method):
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-    @given(draws(method))
-    def check(drawn):
-        least = MIN_NORM[drawn.texts.dtype]
-        steepness = 1 + 8 / drawn.temperature if method == "scalar" else 1.0
-        # Of as many scores as there are pairs: of a centroid or a distance as short as counts, the span of vectors
-        # that just differ multiplies it.
-        bound = 10 * NUM_QUERIES * NUM_CLIPS * steepness / least
-        if drawn.calibration and method in CENTROIDS:
-            bound = 5 * bound / least  # the numerator does not vanish with the centroid
-        if method == "gram_span":
-            bound = bound / math.sqrt(SPAN_TOLERANCE)
-        for gradient in gradients(method, drawn):
-            assert gradient.isfinite().all() and gradient.abs().max() <= bound
-        assert (gradient[~drawn.mask] == 0).all()
-
-    check()
 
 
 @pytest.mark.parametrize("method", METHODS)
