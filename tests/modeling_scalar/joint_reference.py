@@ -61,7 +61,6 @@ def main(root: Path, folder: Path, output: Path) -> None:
     batch = torch.load(folder / "batch.pt")
     results["remote"] = {
         "scores": remote(**batch).scores,
-        "missing": sorted(set(remote.state_dict()) ^ set(torch.load(folder / "names.pt"))),
         "is_remote": "scalar_retrieval" not in sys.modules and type(remote).__module__.startswith("transformers_mod"),
     }
 
@@ -88,14 +87,12 @@ def main(root: Path, folder: Path, output: Path) -> None:
                 "audio": encoder.encode_document(audios, **shared),
                 "subtitle": encoder.encode_document(texts, **shared),
             }
-        found["patches"] = dict(encoder.processor.video_processor(videos, do_sample_frames=False, return_tensors="pt"))
         clips = [Clip(*streams) for streams in zip(frames, sounds, texts, strict=True)]
         clips[1].waveform = clips[2].subtitle = None
         model, processor = ScalarSentenceModel.from_encoder(encoder), ScalarSentenceProcessor(num_frames=2)
         made = model(**processor(text=texts, clips=clips).to(model.device, model.dtype))
         found["ours"] = {"text": made.text_embeds, "clips": made.modality_embeds, "mask": made.modality_mask}
         found["ours"]["address"] = model.get_text_features(**processor(text="cat.png")).pooler_output
-        encoder.save(str(folder / f"{name}-saved"))
     torch.save(results, output)
 
 
