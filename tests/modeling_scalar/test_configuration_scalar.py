@@ -30,7 +30,6 @@ def test_a_saved_configuration_comes_back_whole(tmp_path):
     ("fields", "message"),
     [
         ({"query_temperature": 0}, "query_temperature"),
-        ({"vision_pooling": "max"}, "vision_pooling"),
         ({"audio_pooling": "cls"}, "needs a class token"),
         ({"text_config": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}}, "is_causal"),
         ({"projection_dim": "512"}, "projection_dim"),

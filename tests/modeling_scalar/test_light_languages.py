@@ -67,7 +67,6 @@ def test_a_text_has_the_same_vector_alone_and_among_others(encoder):
     ("text", "pieces"),
     [
         ("An obelisk.", ["▁An", "▁o", "bel", "isk", "."]),
-        ("  der\tHund\n", ["▁der", "▁Hund"]),
         ("🐶🐶 dog", ["▁", None, "▁dog"]),  # neighbours that are unknown are one token
         ("株式会社㈱", ["▁", "株式会社", "(", "株", ")"]),
     ],
