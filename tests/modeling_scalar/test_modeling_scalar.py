@@ -221,13 +221,11 @@ def save_dual_encoders(folder):
 @pytest.mark.parametrize(("vision", "text"), [("clip", "siglip"), ("siglip", "clip"), ("clip", "clap")])
 def test_of_a_dual_encoder_given_by_name_the_fitting_half_is_taken_with_its_weights(vision, text, tmp_path, batch):
     torch.manual_seed(0)
-    duals = save_dual_encoders(tmp_path)
-    names = [str(tmp_path / name) for name in (vision, "clap", text)]
-    poolings = ["pooler", "pooler", "mean" if text == "siglip" else "pooler"]
-    parts = ("vision", "audio", "text")
-    fields = {f"{part}_pooling": pooling for part, pooling in zip(parts, poolings, strict=True)}
-    model = ScalarModel.from_encoders(*names, projection_dim=16, **fields)
-    for part, name in zip(parts, (vision, "clap", text), strict=True):
+    duals, names = save_dual_encoders(tmp_path), {"vision": vision, "audio": "clap", "text": text}
+    poolings = {f"{part}_pooling": "mean" for part in names}
+    folders = [str(tmp_path / name) for name in names.values()]
+    model = ScalarModel.from_encoders(*folders, projection_dim=16, **poolings)
+    for part, name in names.items():
         own = getattr(model, f"{part}_model").state_dict()
         expected = getattr(duals[name], f"{part}_model").state_dict()
         assert len(own) > 10 and {key for key in expected if "pooler" not in key} <= set(own)
