@@ -38,19 +38,19 @@ def load(name: str) -> tuple[ScalarModel, ScalarProcessor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "printed"),
+    ("name", "texts", "printed", "tolerance"),
     [
-        ("openai/clip-vit-base-patch32", ["a photo of a cat", "a photo of a dog"], [24.5701, 19.3049]),
-        ("google/siglip-base-patch16-224", ["a photo of 2 cats", "a photo of 2 dogs"], [-0.7567, -10.3354]),
+        ("openai/clip-vit-base-patch32", ["a photo of a cat", "a photo of a dog"], [24.5701, 19.3049], 0.2),
+        ("google/siglip-base-patch16-224", ["a photo of 2 cats", "a photo of 2 dogs"], [-0.7567, -10.3354], 0.05),
     ],
 )
-def test_cats_are_seen_as_printed(cats, name, texts, printed):
+def test_cats_are_seen_as_printed(cats, name, texts, printed, tolerance):
     model, processor = load(name)
     cosines = cosines_of(model, processor, texts, processor.read_clip(video=cats))
     published = model.encoder.transformers_model
     logits = cosines * published.logit_scale.detach().exp() + getattr(published, "logit_bias", 0.0)
     # Pictures are resized in other ways by other versions.
-    torch.testing.assert_close(logits.detach(), torch.tensor(printed), atol=0.2, rtol=0)
+    torch.testing.assert_close(logits.detach(), torch.tensor(printed), atol=tolerance, rtol=0)
 
 
 def test_clap_hears_a_dog(tmp_path):
