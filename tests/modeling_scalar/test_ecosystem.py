@@ -115,19 +115,18 @@ def test_sentence_transformers_encodes_texts_and_sounds_of_a_folder_and_pictures
         list(random.standard_normal((2, 16_000), dtype=np.float32) * 0.1),
     )
     videos = list(random.integers(0, 256, (2, 8, 40, 48, 3), dtype=np.uint8))
-    pictures = list(random.integers(0, 256, (2, 40, 48, 3), dtype=np.uint8))
     plain = SentenceTransformer(str(tiny_model_dir), device="cpu")
     method = {"method": "get_video_features", "method_output_name": "pooler_output"}
     modalities = {"video": method, "image": method}
     module = Transformer(str(tiny_model_dir), modality_config=modalities, module_output_name="sentence_embedding")
     SentenceTransformer(modules=[module], device="cpu").save_pretrained(str(tmp_path))
     configured = SentenceTransformer(str(tmp_path), device="cpu")
-    frames, still = processor(videos=videos), processor(images=pictures)
+    frames, stills = processor(videos=videos), [video[0] for video in videos]
     for encoder, name, items, expected in (
         (plain, "text", texts, model.get_text_features(**processor(text=texts))),
         (plain, "audio", sounds, model.get_audio_features(processor(audio=sounds)["input_features"])),
         (configured, "video", videos, model.get_video_features(frames["pixel_values_videos"])),
-        (configured, "image", pictures, model.get_video_features(still["pixel_values_videos"])),
+        (configured, "image", stills, model.get_video_features(processor(images=stills)["pixel_values_videos"])),
     ):
         found = encoder.encode([{name: item} for item in items], convert_to_tensor=True)
         assert torch.equal(found, expected.pooler_output), name
