@@ -213,6 +213,7 @@ def test_without_sampling_all_frames_are_kept(processor):
     [
         ({}, ValueError, "Nothing to process"),
         ({"text": []}, ValueError, "empty list"),
+        ({"clips": []}, ValueError, "empty"),
         ({"clips": [Clip(subtitle="a")], "videos": [None]}, ValueError, "not both"),
         ({"videos": [None, None], "subtitles": ["a"]}, ValueError, "`subtitles` must have"),
         ({"videos": [random_frames()], "training": True}, ValueError, "generator"),
