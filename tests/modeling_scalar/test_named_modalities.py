@@ -114,11 +114,6 @@ def test_texts_of_a_call_are_those_of_clips(five):
     assert blank["modality_mask"][:, FIVE.index("title")].tolist() == [True, False, False]
 
 
-def test_a_clip_of_blank_texts_is_empty():
-    assert Clip(texts={"title": " "}).is_empty and not Clip(texts={"title": "a"}).is_empty
-    assert Clip(texts={"title": "a"}).has("title") and not Clip(texts={"title": "a"}).has("subtitle")
-
-
 @pytest.mark.parametrize("texts", [{"description": "a"}, {"subtitle": "a"}, {"title": 3}, {"title": ["a", "b"]}])
 def test_texts_that_cannot_be_are_refused(five, tiny_processor, texts):
     with pytest.raises(ValueError, match="texts"):

@@ -16,15 +16,6 @@ def with_features(model, batch, **options):
     return batch | features
 
 
-@torch.no_grad()
-def test_features_are_zero_where_absent_and_not_there_where_no_clip_has_them(tiny_model, batch):
-    mask = torch.tensor([[1, 0, 1], [1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
-    features = tiny_model.get_tower_features(*(batch[name] for name in RAW), mask)
-    assert features.keys() == {"video_pooled", "video_states"}
-    for value in features.values():
-        assert value.flatten(1).any(dim=1).tolist() == [True, True, True, False]
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [
