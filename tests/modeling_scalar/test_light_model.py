@@ -208,13 +208,3 @@ def test_a_folder_without_weights_is_refused(tmp_path):
     shutil.copytree(light_folder(), folder, copy_function=os.symlink, ignore=lambda *_: [PICTURE_WEIGHTS])
     with pytest.raises(ValueError, match="holds no model|cannot be loaded.*model_pictures"):
         load_model(folder)
-
-
-@torch.no_grad()
-def test_all_its_modalities_are_those_of_a_clip(loaded):
-    model, processor = loaded
-    assert tuple(model.config.modalities) == tuple(processor.modalities) == LIGHT_MODALITIES
-    videos, texts = [random_frames(2)] * 2, ["a dog", None]
-    output = model(**processor(text="a dog", videos=videos, subtitles=texts, texts={"title": texts, "screen": texts}))
-    assert output.modality_mask.tolist() == [[True] * 4, [True, False, False, False]]
-    torch.testing.assert_close(output.modality_embeds[0, 1], output.text_embeds[0])
