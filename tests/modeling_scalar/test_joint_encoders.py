@@ -22,7 +22,6 @@ from scalar_retrieval.modeling_scalar import (
     load_model,
 )
 from scalar_retrieval.modeling_scalar.image_processing_joint_scalar import patch_grid
-from scalar_retrieval.modeling_scalar.modalities_scalar import FAMILIES
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import as_words
 from tests.conftest import ROOT
 from tests.joint_encoders import CHAT_TEMPLATE, DOCUMENT_PROMPT, make_streams, write_joint_encoder
