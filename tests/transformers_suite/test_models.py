@@ -2,8 +2,10 @@ import unittest
 
 import pytest
 import torch
+from transformers import BertConfig, CLIPVisionConfig
 
-from scalar_retrieval.modeling_scalar import ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar import BeatsConfig, ScalarConfig, ScalarModel
+from scalar_retrieval.modeling_scalar.modeling_beats import BeatsModel
 from tests.conftest import make_batch, make_tiny_config
 from tests.transformers_suite.suite import is_here, load
 
@@ -40,6 +42,7 @@ class ScalarModelTest(common.ModelTesterMixin, unittest.TestCase):
     additional_model_inputs = (
         "pixel_values_videos", "input_features", "subtitle_input_ids", "subtitle_attention_mask"
     )  # fmt: skip
+    _tester = ScalarTester
 
     test_all_params_have_gradient = False  # those of the cross-encoder have none without `select_pairs`
 
@@ -48,7 +51,7 @@ class ScalarModelTest(common.ModelTesterMixin, unittest.TestCase):
         return inputs | {"return_loss": True} if return_labels else inputs
 
     def setUp(self):
-        self.model_tester = ScalarTester(self)
+        self.model_tester = self._tester(self)
         self.config_tester = configurations.ConfigTester(
             self, config_class=ScalarConfig, has_text_modality=False, common_properties=["projection_dim"]
         )
@@ -92,3 +95,55 @@ class ScalarModelTest(common.ModelTesterMixin, unittest.TestCase):
             assert isinstance(plain, tuple) and len(plain) == len(named.to_tuple())
             for left, right in zip(plain, named.to_tuple(), strict=True):
                 torch.testing.assert_close(left, right, rtol=0, atol=0)
+
+
+class FamiliarEncodersTester(ScalarTester):
+    """CLIP's picture tower and a BERT that only reads, in place of EVA-CLIP and the cross-encoder."""
+
+    def get_config(self):
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+        return make_tiny_config(
+            vision_config=CLIPVisionConfig(**sizes, image_size=32, patch_size=16),
+            text_config=BertConfig(**sizes, vocab_size=60, max_position_embeddings=80),
+            vision_pooling="pooler",
+        )
+
+
+class FamiliarEncodersTest(ScalarModelTest):
+    test_all_params_have_gradient = True
+    _tester = FamiliarEncodersTester
+
+
+class BeatsTester:
+    is_training = False  # it has no loss of its own
+    batch_size = 3
+    seq_length = 16
+    hidden_size = 24
+    num_hidden_layers = 2
+    num_attention_heads = 2
+
+    def __init__(self, parent):
+        self.parent = parent
+
+    def get_config(self):
+        return make_tiny_config().audio_config
+
+    def prepare_config_and_inputs_for_common(self):
+        generator = torch.Generator().manual_seed(0)
+        return self.get_config(), {"input_features": torch.randn(self.batch_size, 64, 64, generator=generator)}
+
+
+class BeatsModelTest(common.ModelTesterMixin, unittest.TestCase):
+    all_model_classes = (BeatsModel,)
+    test_resize_embeddings = False  # it reads spectrograms, no words
+
+    def setUp(self):
+        self.model_tester = BeatsTester(self)
+        self.config_tester = configurations.ConfigTester(self, config_class=BeatsConfig, has_text_modality=False)
+
+    def test_config(self):
+        self.config_tester.run_common_tests()
+
+    @unittest.skip("It reads spectrograms: its embedding of patches is a convolution.")
+    def test_model_get_set_embeddings(self):
+        pass
