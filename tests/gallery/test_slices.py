@@ -117,19 +117,6 @@ def test_a_search_of_slices_is_that_of_dense_vectors_number_by_number(data, fold
         assert ranked == pytest.approx(sorted(ranked, reverse=True), abs=1e-9)
 
 
-def test_a_modality_is_stored_as_wide_as_its_slice_and_read_with_the_zeros(tmp_path):
-    clips = make(30)
-    gallery = write(tmp_path / "gallery", clips)
-    columns = load_from_disk(str(tmp_path / "gallery" / "clips")).features
-    for name, (start, stop) in zip(NAMES, SLICES, strict=True):
-        assert columns[name].length == columns[f"{name}_codes"].length == stop - start
-    assert gallery.dim == 16 and gallery.verify() and not repair(tmp_path / "gallery")
-    assert torch.equal(gallery.modality_embeds(), clips[1])
-    gram = torch.tensor(gallery.clips.column("gram").to_pylist()).view(30, 4, 4)
-    torch.testing.assert_close(gram, clips[1] @ clips[1].mT)
-    assert (gram[:, 0, 1:] == 0).all() and (gram[:, 1, 2] != 0).any()
-
-
 def test_vectors_that_are_not_zero_outside_their_slices_are_refused(tmp_path):
     names, embeds, _ = make(3)
     outside = embeds.clone()
@@ -161,44 +148,24 @@ def test_a_query_that_has_nothing_of_the_selected_modalities_is_refused(tmp_path
         gallery.search(query, 3, modalities=["title", "sound"])
 
 
-def test_more_like_a_clip_searches_the_modalities_that_it_has(tmp_path):
-    names, embeds, mask = make(30)
-    row = int(mask[:, 0].nonzero()[4])
-    mask[row, 1:] = False  # a picture
-    gallery = write(tmp_path, (names, embeds, mask))
-    hits = gallery.search(like=names[row], k=30)
-    assert hits.clip_ids == gallery.search(like=names[row], k=30, modalities=["image"]).clip_ids
-    assert len(hits) == int(mask[:, 0].sum()) - 1
-
-
-def test_embeddings_of_a_benchmark_are_read_dense_and_stored_in_slices(tmp_path):
-    names, embeds, mask = make(4)
-    with GalleryWriter(tmp_path / "a", "float32") as writer:
-        writer.metadata = MADE_BY | {"modalities": NAMES, "modality_slices": SLICES}
-        writer.put_clips(names, embeds, mask)
-        writer.put_queries(query_table(["q"], ["a text"], make_queries(1, 16), [["clip 2"]]))
-        writer.commit()
-    read = Embeddings.load(tmp_path / "a")
-    assert torch.equal(read.modality_embeds, embeds)
-    read.save(tmp_path / "b")
-    assert Gallery.open(tmp_path / "b").slices == SLICES
-    assert torch.equal(Embeddings.load(tmp_path / "b").modality_embeds, embeds)
-
-
-def test_slices_stay_when_clips_are_added_renamed_removed_and_published(tmp_path):
+def test_slices_stay_when_clips_are_added_renamed_removed_published_and_evaluated(tmp_path):
     names, embeds, mask = make(30)
     write(tmp_path / "gallery", (names, embeds, mask))
     more = make(8, seed=3)
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.put_clips([f"new {name}" for name in more[0]], *more[1:])
+        writer.put_queries(query_table(["q"], ["a text"], make_queries(1, 16), [[names[4]]]))
         writer.remove_clips(names[:2])
         writer.rename_clips({names[2]: "another"})
         writer.compact()
     stage_gallery(tmp_path / "gallery", tmp_path / "published")
-    for folder in (tmp_path / "gallery", tmp_path / "published"):
-        gallery = Gallery.open(folder)
-        assert gallery.slices == SLICES and gallery.verify()
-        expected = torch.cat([embeds[3:], more[1], embeds[2:3]])
+    Embeddings.load(tmp_path / "gallery").save(tmp_path / "embeddings")
+    expected = torch.cat([embeds[3:], more[1], embeds[2:3]])
+    for folder in ("gallery", "published", "embeddings"):
+        gallery = Gallery.open(tmp_path / folder)
+        assert gallery.slices == SLICES and gallery.verify() and not repair(tmp_path / folder)
+        columns = load_from_disk(tmp_path / folder / "clips").features
+        assert [columns[name].length for name in NAMES] == [stop - start for start, stop in SLICES]
         assert torch.equal(gallery.modality_embeds(), expected)
 
 
@@ -215,42 +182,24 @@ def dicts(clips, queries, slices=SLICES):
     return columns, parts
 
 
-def test_arrays_of_several_spaces_are_searched_as_their_direct_sum(tmp_path):
-    clips = make(30)
-    columns, parts = dicts(clips, make_queries(4, 16))
-    gallery = Gallery.from_arrays(clips[0], columns, clips[2], spaces=SPACES, path=tmp_path / "new")
-    assert torch.equal(gallery.modality_embeds(), clips[1]) and [*map(list, gallery.slices)] == SLICES
-    del parts["words"]  # in the space of titles
-    whole = torch.cat([parts["image"], parts["title"], parts["sound"]], dim=1) / math.sqrt(3)
-    expected = retrieval_scores(whole, clips[1], clips[2])
-    torch.testing.assert_close(retrieval_scores(parts, columns, clips[2], spaces=SPACES), expected)
-    weights = query_weights(whole, clips[1], clips[2])
-    torch.testing.assert_close(query_weights(parts, columns, clips[2], spaces=SPACES), weights)
-    for hits, again, scores in zip(gallery.search(parts, 30), gallery.search(whole, 30), expected, strict=True):
-        assert hits.clip_ids == again.clip_ids
-        torch.testing.assert_close(hits.scores, scores.sort(descending=True).values, rtol=0, atol=1e-6)
-    precise = {name: part.double().numpy() for name, part in parts.items()}
-    vectors = {name: column.double().numpy() for name, column in columns.items()}
-    assert retrieval_scores(precise, vectors, clips[2].numpy(), spaces=SPACES).dtype == torch.float64
-
-
-def test_a_query_without_a_part_is_answered_as_if_its_modalities_were_left_out():
+@pytest.mark.parametrize("given", [("image", "title", "sound"), ("title", "sound")])
+def test_parts_of_queries_are_their_direct_sum_and_one_that_is_absent_leaves_its_modalities_out(given):
     clips = make(90)
     columns, parts = dicts(clips, make_queries(3, 16))
     gallery = Gallery.from_arrays(clips[0], columns, clips[2], spaces=SPACES)
-    few = {"title": parts["title"], "sound": parts["sound"]}
-    seen = clips[2] & torch.tensor([False, True, True, True])
-    whole = torch.cat([torch.zeros(3, 5), parts["title"], parts["sound"]], dim=1) / math.sqrt(2)
+    assert torch.equal(gallery.modality_embeds(), clips[1])
+    few = {name: parts[name] for name in given}  # words are in the space of titles
+    whole = torch.cat(list(few.values()), dim=1) / math.sqrt(len(given))
+    whole = torch.nn.functional.pad(whole, (16 - whole.shape[1], 0))
+    seen = clips[2] & torch.tensor(["image" in given, True, True, True])
     left = seen.any(1)
     scores = retrieval_scores(few, columns, clips[2], spaces=SPACES)
     torch.testing.assert_close(scores[:, left], retrieval_scores(whole, clips[1][left], seen[left]))
-    assert (scores[:, ~left] == -math.inf).all() and not left.all()
     weights = query_weights(few, columns, clips[2], spaces=SPACES)
     torch.testing.assert_close(weights[:, left], query_weights(whole, clips[1][left], seen[left]))
-    assert (weights[:, ~left] == 0).all()
-    for hits, row in zip(gallery.search(few, 90), scores, strict=True):
-        assert len(hits) == int(left.sum())
-        assert hits[0].score == pytest.approx(float(row.max()), abs=1e-6)
+    assert (scores[:, ~left] == -math.inf).all() and (weights[:, ~left] == 0).all()
+    for hits, row in zip(gallery.search(few, 90), scores[:, left], strict=True):
+        torch.testing.assert_close(hits.scores, row.sort(descending=True).values, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
