@@ -1,6 +1,5 @@
 """What is read of files. All are made here; the expected frames are FFmpeg's own, decoded in order."""
 
-import gc
 import re
 from contextlib import suppress
 from functools import partial
@@ -9,22 +8,17 @@ import av
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from scalar_retrieval.gallery.decoding import IN_PART, LimitError, Limits, SandboxedReader, worker
 from scalar_retrieval.modeling_scalar import media_scalar
 from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
-from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader, joined_losses, resample
+from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader, joined_losses
 from tests.gallery.decoding.reading import decode_in_order, read_frames, write_media
 from tests.media_corpus import (
     NOISE,
     cut,
-    jpeg,
-    matroska,
     media,
     noisy,
-    packets_damaged,
-    picture,
     remux,
     shifted,
     tone,
@@ -64,6 +58,11 @@ def clips(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clips")
     for name, settings in CLIPS.items():
         write_media(folder / name, **settings)
+    # An edit list, before whose start no frame is shown, and timestamps that are repeated
+    whole = (folder / "b_frames.mp4").read_bytes()
+    trimmed = remux(whole, "mp4", partial(shifted, seconds=-1.4), "avoid_negative_ts=disabled")
+    write(folder, "trimmed.mp4", trimmed)
+    write(folder, "twice.ts", (folder / "open_gop.ts").read_bytes() * 2)
     return folder
 
 
@@ -91,52 +90,15 @@ def test_training_draws_one_index_from_each_part():
 # ---------------------------------------------------------------- frames
 
 
-@pytest.mark.parametrize("name", CLIPS)
+@pytest.mark.parametrize("name", [*CLIPS, "trimmed.mp4", "twice.ts"])
 def test_frames_are_those_of_decoding_everything_in_order(clips, name):
     expected = decode_in_order(clips / name)
-    assert len(np.unique(expected.reshape(len(expected), -1), axis=0)) == len(expected)  # the frames are distinct
+    num_distinct = len(np.unique(expected.reshape(len(expected), -1), axis=0))
+    assert num_distinct >= len(expected) // 2  # each is there twice in one of the files
     for num_frames in (1, 2, 8, 60):
         frames = read_frames(clips / name, num_frames, reader=READER)
         np.testing.assert_array_equal(frames, expected[frame_indices(len(expected), num_frames)])
     np.testing.assert_array_equal(read_frames(clips / name, reader=READER), expected)
-
-
-def test_frames_before_the_start_of_an_edit_list_are_not_shown(clips, tmp_path):
-    whole = (clips / "b_frames.mp4").read_bytes()
-    trimmed = remux(whole, "mp4", partial(shifted, seconds=-1.4), "avoid_negative_ts=disabled")
-    path = write(tmp_path, "trimmed.mp4", trimmed)
-    expected = decode_in_order(path)
-    assert len(expected) == 26  # of the 28 packets from the keyframe before the start
-    np.testing.assert_array_equal(read_frames(path, 8, reader=READER), expected[frame_indices(26, 8)])
-
-
-def test_repeated_timestamps_do_not_hide_frames(clips, tmp_path):
-    twice = write(tmp_path, "twice.ts", (clips / "open_gop.ts").read_bytes() * 2)
-    expected = decode_in_order(twice)
-    assert len(expected) > 60
-    np.testing.assert_array_equal(read_frames(twice, 8, reader=READER), expected[frame_indices(len(expected), 8)])
-
-
-def test_one_whole_frame_is_kept_at_a_time_and_each_is_prepared_once(clips):
-    begun, made = [], []
-
-    def prepare(height, width):
-        begun.append((height, width))
-        return lambda picture: made.append(picture) or len(made)
-
-    kept = READER.read_frames(clips / "constant.mp4", lambda n: [2, 2, 7, n - 1], prepare=prepare)
-    assert begun == [(64, 64)] and kept == [1, 1, 2, 3] and len(made) == 3
-
-
-def test_frames_that_were_read_are_freed_without_a_collection_of_garbage(clips):
-    gc.collect()
-    gc.disable()
-    try:
-        assert len(READER.read_frames(clips / "constant.mp4", lambda n: range(n))) > 20
-        left = [found for found in gc.get_objects() if isinstance(found, av.VideoFrame)]
-    finally:
-        gc.enable()
-    assert len(left) <= 1  # the first, whose orientation was looked at
 
 
 def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
@@ -183,17 +145,6 @@ def test_the_first_frame_of_each_step_is_read_with_its_second(tmp_path, monkeypa
         assert np.array_equal(np.stack([frame for _, frame in found]), whole[places])
 
 
-def test_large_frames_are_shrunk_and_small_ones_stay(tmp_path):
-    path = tmp_path / "clip.mp4"
-    write_media(path, num_frames=3, size=256, pictures=lambda index: picture(index, 256, 256) // 4 + 90)
-    whole = decode_in_order(path)
-    ((_, small),) = SandboxedReader().read_pictures(path, 60, 64)
-    shrunk = np.asarray(Image.fromarray(whole[0]).resize((64, 64), Image.Resampling.BOX), np.float64)
-    assert small.shape == (64, 64, 3) and np.abs(small - shrunk).mean() < 3  # chroma is shrunk before colours are made
-    ((_, same),) = SandboxedReader().read_pictures(path, 60, 256)
-    assert np.array_equal(same, whole[0])
-
-
 # ---------------------------------------------------------------- sound
 
 
@@ -207,16 +158,6 @@ def test_audio_is_the_mean_of_the_channels_at_16_khz(tmp_path, suffix, codec):
     spectrum = np.abs(np.fft.rfft(waveform[2000:14000])) / 6000  # amplitude of each 4/3 Hz
     assert spectrum.argmax() == 330  # 440 Hz
     assert spectrum[330] == pytest.approx(0.375, abs=0.01)  # a lossy codec; the mean of 0.5 and 0.25, not their sum
-
-
-def test_resample_averages_channels_and_keeps_the_duration():
-    time = np.arange(44_100) / 44_100
-    stereo = np.stack([np.sin(2 * np.pi * 440 * time), np.zeros_like(time)])
-    waveform = resample(stereo, 44_100)
-    assert len(waveform) == pytest.approx(16_000, abs=2)
-    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(1000, 15_000) / 16_000)
-    np.testing.assert_allclose(waveform[1000:15_000], expected, atol=2e-3)  # the resampler's passband
-    np.testing.assert_allclose(resample(stereo, 16_000), stereo.mean(axis=0), atol=1e-7)
 
 
 @pytest.mark.parametrize("index", [1, 3])
@@ -337,16 +278,6 @@ def test_a_file_is_whole_or_cut_whoever_wrote_it(tmp_path, name):
         reader.read_frames(path)
 
 
-@pytest.mark.parametrize(("kind", "codec"), [("aiff", "pcm_s16be"), ("avi", "pcm_s16le"), ("flac", "flac")])
-def test_sound_is_whole_or_cut(tmp_path, kind, codec):
-    path, data = tmp_path / "sound", media(kind, "", codec, seconds=3.0)
-    path.write_bytes(data)
-    assert len(SandboxedReader().read_audio(path)) == pytest.approx(48_000, abs=2)
-    path.write_bytes(cut(data, 0.8))
-    with pytest.raises(MediaError, match=r"promises \d+ (samples|bytes)"):
-        SandboxedReader().read_audio(path)
-
-
 # ---------------------------------------------------------------- damage: what does not decode is skipped
 
 CHOOSE = partial(frame_indices, num_frames=8)
@@ -413,25 +344,6 @@ def test_the_frames_that_are_read_beside_damage_are_those_of_the_whole_file(tmp_
     assert len({frame.tobytes() for frame in chosen}) == min(8, len(every))  # evenly among them
     in_process, lines = read(path, None, reader=READER)
     assert np.array_equal(every, in_process) or lines != reported
-
-
-def test_half_a_file_is_reported_with_its_seconds_and_why(tmp_path):
-    path = harmed(tmp_path, "h264.mp4", "half")
-    (_, (pictures,)), (sound, (words,)) = read(path), hear(path)
-    for kind, line in (("video stream 0 (h264)", pictures), ("audio stream 1 (aac)", words)):
-        assert line.startswith(f"{kind}: ") and " s could be read: the container promises" in line
-        assert line.endswith("The file is truncated or damaged.")
-    assert 2 * 16_000 < len(sound) < 4 * 16_000
-    assert np.array_equal(sound[:16_000], SandboxedReader().read_audio(harmed(tmp_path, "h264.mp4"))[:16_000])
-
-
-def test_of_a_stream_of_which_nothing_decodes_there_is_the_error_as_ever(tmp_path):
-    path = write(tmp_path, "noise.mkv", packets_damaged(media("matroska", "libx264", "flac", **SIZES), "video"))
-    with pytest.raises(MediaError) as strict:
-        SandboxedReader().read_frames(path, CHOOSE)
-    with pytest.raises(MediaError) as lenient:
-        read(path)
-    assert str(lenient.value) == str(strict.value)
 
 
 @pytest.mark.parametrize("name", ["h264.mp4", "h264.mkv", "mpeg4.avi"])
@@ -527,15 +439,6 @@ def test_packets_that_vanish_in_damage_are_counted(tmp_path, kind):
     assert total == pytest.approx(9, abs=0.3) == seconds + len(sound) / 16_000
 
 
-def test_what_vanishes_from_avi_is_counted_by_its_index(tmp_path):
-    path = write(tmp_path, "clip.avi", noisy(HARMED["mpeg4.avi"](), 0.45, 4000))
-    for found, (sentence,) in (read(path, None), hear(path)):
-        promised, came = re.search(
-            rf"a part could not {IN_PART}: .* promises (\d+) bytes, (\d+) came", sentence
-        ).groups()
-        assert len(found) and int(came) < int(promised) < 2 * int(came)
-
-
 @pytest.mark.parametrize(
     ("kind", "video", "settings"),
     [
@@ -549,59 +452,8 @@ def test_gaps_of_a_stream_are_no_damage_where_nothing_stands_in_the_file(tmp_pat
     assert read(path, None)[1] == hear(path)[1] == []
 
 
-def test_fragments_that_follow_a_false_size_are_said_to_be_missing(tmp_path):
-    whole = media("mp4", "libx264", "aac", muxer="movflags=frag_keyframe+empty_moov", **H264)
-    start = whole.index(b"moof", len(whole) // 3) - 4
-    path = write(tmp_path, "clip.mp4", whole[:start] + b"\x70" + whole[start + 1 :])
-    for _, (sentence,) in (read(path, None), hear(path)):
-        assert re.search(
-            rf"only the first \d.\d s could {IN_PART}: reading ended at byte [0-9]+ of {len(whole)}", sentence
-        )
-
-
-def test_sound_of_noise_in_no_known_order_of_channels_is_skipped(tmp_path):
-    frame = av.AudioFrame(format="fltp", layout="11 channels", samples=1024)
-    frame.sample_rate = 16_000
-    assert not media_scalar._can_be_mixed(frame)
-
-
-def test_sound_whose_channels_have_no_names_is_read_at_any_rate(tmp_path):
-    path = write(tmp_path, "tone.wav", wav(tone(16_000)))
-    with av.open(path) as container:
-        assert container.streams.audio[0].layout.name == "1 channels"
-    for rate in (8_000, 16_000, 48_000):
-        assert len(SandboxedReader().read_audio(path, rate=rate)) == pytest.approx(rate, abs=8)
-
-
-def test_sound_after_a_gap_is_found_at_its_time(tmp_path):
-    path = write(
-        tmp_path, "gap.mkv", remux(media("matroska", "", "pcm_s16le", seconds=9.0), "matroska", _without_4_to_6)
-    )
-    for reader in READERS.values():
-        seconds = [len(reader.read_audio(path, window)) / 16_000 for window in ((0, 3), (3, 6), (6, 9))]
-        assert seconds == pytest.approx([3, 1, 3], abs=0.1)
-        assert len(reader.read_audio(path)) == pytest.approx(7 * 16_000, abs=3000)
-
-
 def _without_4_to_6(packets):
     return [packet for packet in packets if not 4 <= packet.pts * packet.time_base < 6]
-
-
-@pytest.mark.parametrize("start", [NOISE[:100_000], b"no sound " * 500, bytes(5000)], ids=["noise", "text", "zeros"])
-def test_sound_after_garbage_and_after_a_second_header_is_read(tmp_path, start):
-    sound = media("mp3", "", "libmp3lame", seconds=4.0)
-    path = write(tmp_path, "joined.mp3", start + sound[: len(sound) // 2 + 50] + sound)
-    there = sum(frame.samples / frame.sample_rate for frame in decode_what_can_be(path, "audio"))
-    found, _ = hear(path)
-    assert len(found) / 16_000 == pytest.approx(there, rel=0.02) and there > 5.9
-
-
-def test_frames_are_chosen_among_those_that_decode_however_many_do_not(tmp_path):
-    good, bad = jpeg(32, 32), NOISE[:400]
-    path = write(tmp_path, "clip.mkv", matroska(*[good if n % 5 == 3 else bad for n in range(300)], size=(32, 32)))
-    frames, (sentence,) = read(path)
-    assert len(frames) == 8
-    assert re.search(r"[1-9]\d+ of \d+ frames could not be read, the first at \d+.\d s \(Invalid data", sentence)
 
 
 def test_windows_of_damaged_films_are_reported_in_one_sentence(tmp_path):
