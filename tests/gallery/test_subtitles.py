@@ -8,14 +8,13 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import av
-import numpy as np
 import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError, MediaReader
 from scalar_retrieval.modeling_scalar.tracks_scalar import find_sidecar, main_stream
-from tests.media_corpus import box, media, remux
+from tests.media_corpus import _subtitle_packets, box, media, remux
 
 CUE = "1\n00:00:00,000 --> 00:00:01,000\n{}\n"
 ASS = """[Script Info]
@@ -33,39 +32,34 @@ Dialogue: 0,0:00:03.00,0:00:04.00,Default,,0,0,0,,later
 """
 
 
+def one_picture(output):
+    """Begin a stream of pictures; the packets of its only one."""
+    stream = output.add_stream("mjpeg", rate=5)
+    stream.width = stream.height = 64
+    stream.pix_fmt = "yuvj420p"
+    return stream.encode(av.VideoFrame(64, 64, "yuvj420p"))
+
+
 def write_film(path, tracks):
-    """A second of picture with text tracks, of the given words; `+default` and other flags may follow them, and
-    `en:` or another language, or `en/a title:`, may stand before them."""
-    head = (
-        b"[Script Info]\n[V4+ Styles]\nFormat: Name, Fontname\nStyle: Default,Arial\n[Events]\nFormat: Layer, Text\n"
-    )
+    """A picture with text tracks, of the given words; `+default` and other flags may follow them, and `en:` or another
+    language, or `en/a title:`, may stand before them."""
     with av.open(str(path), "w", format="matroska") as output:
-        video = output.add_stream("mjpeg", rate=5)
-        video.width = video.height = 64
-        video.pix_fmt = "yuvj420p"
-        streams = []
+        picture, written = one_picture(output), []
         for track in tracks:
             tags, _, words = track.rpartition(":")
             language, _, title = tags.partition("/")
             words, *flags = words.split("+")
             stream = output.add_stream("subrip")
-            stream.metadata["language"] = language or "und"
-            stream.metadata["title"] = title
-            stream.codec_context.subtitle_header, stream.codec_context.time_base = head, Fraction(1, 1000)
+            stream.metadata.update({"language": language or "und", "title": title})
+            stream.codec_context.subtitle_header, stream.codec_context.time_base = ASS.encode(), Fraction(1, 1000)
             stream.disposition = av.stream.Disposition(0)
             for flag in flags:
                 stream.disposition |= av.stream.Disposition[flag]
-            streams.append((stream, words))
-        output.start_encoding()
-        for _ in range(5):
-            output.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="rgb24")))
-        output.mux(video.encode(None))
-        for stream, words in streams:
-            event = av.subtitles.subtitle.SubtitleSet.create(f"0,0,Default,,0,0,0,,{words}".encode(), 0, 900, pts=0)
-            packet = stream.codec_context.encode_subtitle(event)
-            packet.stream, packet.time_base, packet.duration, packet.pts = stream, Fraction(1, 1000), 900, 0
-            packet.dts = 0
-            output.mux(packet)
+            written.append((stream, words))
+        output.mux(picture)
+        for stream, words in written:
+            for packet in _subtitle_packets(stream, [words]):
+                output.mux(packet)
     return path
 
 
@@ -89,6 +83,9 @@ def test_the_subtitle_file_with_the_shortest_name_is_that_of_a_video(tmp_path):
     assert find_sidecar(film) == tmp_path / "film.vtt"
     assert find_sidecar(tmp_path / "film.cut.mp4") == tmp_path / "film.cut.en.srt"
     assert find_sidecar(tmp_path / "FILM TWO.mkv") == tmp_path / "film two.srt"
+    composed, decomposed = (unicodedata.normalize(form, "Übung") for form in ("NFC", "NFD"))
+    beside(tmp_path, f"{decomposed}.en.srt")
+    assert find_sidecar(tmp_path / f"{composed}.mp4") == tmp_path / f"{decomposed}.en.srt"
 
 
 BESIDE = {  # of `film.mp4`: the first is its subtitle file, None if there is none
@@ -129,13 +126,6 @@ def test_of_several_subtitle_files_the_best_is_that_of_a_video(tmp_path, expecte
         beside(tmp_path, name)
     found = find_sidecar(tmp_path / "film.mp4")
     assert found == (None if expected is None else tmp_path / expected)
-
-
-@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_names_belong_together_however_accents_are_encoded(tmp_path, forms):
-    film, subtitle = (unicodedata.normalize(form, "Übung") for form in forms)
-    beside(tmp_path, f"{film}.mp4", f"{subtitle}.en.srt")
-    assert find_sidecar(tmp_path / f"{film}.mp4") == tmp_path / f"{subtitle}.en.srt"
 
 
 def test_a_subtitle_file_that_appears_in_a_folder_below_makes_a_file_a_changed_one(tmp_path):
@@ -207,17 +197,6 @@ def test_scripts_of_substation_alpha_are_read_with_their_seconds(tmp_path):
     assert reader.read_subtitle(path) == ""
 
 
-@pytest.mark.parametrize("language", ["eng", "en", "en-GB"])
-def test_the_track_in_english_is_read_before_the_default_one(tmp_path, language):
-    film = write_film(tmp_path / "film.mkv", ["ger:guten tag+default", "bonjour", f"{language}:good day", "eng:later"])
-    for reader in (SandboxedReader(), MediaReader()):
-        assert reader.read_subtitle_of(film) == "good day"
-    write_film(film, ["eng:good day", "eng:later+default", "ger:guten tag"])
-    assert MediaReader().read_subtitle_of(film) == "later"
-    write_film(film, ["enm:wæs hæl", "ger:guten tag+default"])
-    assert MediaReader().read_subtitle_of(film) == "guten tag"
-
-
 TRACKS = [  # the words that are read say so
     ["eng:no, signs+forced+default", "eng:yes"],
     ["eng/Signs & Songs:no, signs+default", "eng/Dialogue:yes"],
@@ -225,12 +204,19 @@ TRACKS = [  # the words that are read say so
     ["eng/SDH:no, for others+default", "eng:no, for others+hearing_impaired", "eng:yes"],
     ["eng:no, signs+forced", "ger/SDH:no, for others", "ger:yes"],
     ["ger:no+default", "/English:yes"],
+    *[["ger:no+default", "no", f"{language}:yes", "eng:no, later"] for language in ("eng", "en", "en-GB")],
+    ["eng:no", "eng:yes+default", "ger:no"],
+    ["enm:no", "ger:yes+default"],
+    ["no", "yes+default", "no"],
+    ["yes", "no"],
 ]
 
 
 @pytest.mark.parametrize("tracks", TRACKS)
-def test_of_several_tracks_a_full_one_in_english_is_read(tmp_path, tracks):
-    assert MediaReader().read_subtitle_of(write_film(tmp_path / "film.mkv", tracks)) == "yes"
+def test_of_several_tracks_a_full_one_in_english_or_the_default_one_is_read(tmp_path, tracks):
+    film = write_film(tmp_path / "film.mkv", tracks)
+    assert MediaReader().read_subtitle_of(film) == "yes"
+    assert SandboxedReader().read_cues(film) == [(0.0, 0.9, "yes")]
 
 
 STREAMS = {
@@ -261,27 +247,8 @@ def test_of_several_sounds_and_pictures_the_main_one_is_read(case):
         assert [stream for stream in streams if not hasattr(stream, "discard")] == [streams[expected]]
 
 
-def test_the_default_picture_is_read(tmp_path):
-    path = tmp_path / "film.mkv"
-    with av.open(str(path), "w") as output:
-        for size, flag in ((32, av.stream.Disposition(0)), (64, av.stream.Disposition.default)):
-            stream = output.add_stream("mjpeg", rate=5)
-            stream.width = stream.height = size
-            stream.pix_fmt, stream.disposition = "yuvj420p", flag
-        for stream in output.streams:
-            frame = av.VideoFrame.from_ndarray(np.zeros((stream.width, stream.width, 3), np.uint8), format="rgb24")
-            output.mux(stream.encode(frame))
-    for reader in (SandboxedReader(), MediaReader()):
-        assert reader.read_frames(path)[0].shape == (64, 64, 3)
-
-
-def test_the_default_track_is_read_unless_a_file_lies_beside(tmp_path):
-    film = write_film(tmp_path / "film.mkv", ["guten tag", "good day+default", "bonjour"])
-    for reader in (SandboxedReader(), MediaReader()):
-        assert reader.read_subtitle_of(film) == "good day"
-    assert SandboxedReader().read_cues(film) == [(0.0, 0.9, "good day")]
-    write_film(film, ["guten tag", "good day"])
-    assert SandboxedReader().read_subtitle_of(film) == MediaReader().read_subtitle_of(film) == "guten tag"
+def test_a_file_beside_is_read_before_a_track_and_though_the_film_is_broken(tmp_path):
+    film = write_film(tmp_path / "film.mkv", ["guten tag"])
     (tmp_path / "film.de.srt").write_text(CUE.format("hallo"))
     assert SandboxedReader().read_subtitle_of(film) == "hallo"
     film.write_bytes(b"broken")
@@ -346,20 +313,13 @@ CAPTIONS = """Scenarist_SCC V1.0
 
 
 def test_captions_of_television_are_read_from_their_track(tmp_path):
-    (tmp_path / "film.scc").write_text(CAPTIONS)
-    source = io.BytesIO(media("mp4", "libx264", frames=10))
-    with (
-        av.open(source) as film,
-        av.open(str(tmp_path / "film.scc")) as captions,
-        av.open(str(tmp_path / "film.mov"), "w") as output,
-    ):
-        streams = film.streams.video[0], captions.streams.subtitles[0]
-        copies = [output.add_stream_from_template(stream) for stream in streams]
-        for stream, copy in zip(streams, copies, strict=True):
-            for packet in stream.container.demux(stream):
-                if packet.dts is not None:
-                    packet.stream = copy
-                    output.mux(packet)
+    with av.open(io.BytesIO(CAPTIONS.encode())) as captions, av.open(str(tmp_path / "film.mov"), "w") as output:
+        picture, track = one_picture(output), output.add_stream_from_template(captions.streams.subtitles[0])
+        output.mux(picture)
+        for packet in captions.demux():
+            if packet.dts is not None:
+                packet.stream = track
+                output.mux(packet)
     cues = SandboxedReader().read_cues(tmp_path / "film.mov")
     assert cues == [(0.0, 2.0, "HELLO"), (2.0, pytest.approx(4.0), "WELL")]
 

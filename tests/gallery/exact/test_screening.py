@@ -4,6 +4,7 @@ import itertools
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -326,6 +327,17 @@ def test_a_vector_that_is_not_as_it_was_written_is_noticed_unless_it_may_not_be_
     assert row in raised.value.rows
     others = block.limited(torch.arange(200) != row)
     assert find(others, text, 5, ScoreOptions()).scores.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gram", [math.nan] * 9), ("code_scale", math.nan), ("code_error", math.nan)]
+)
+def test_what_bounds_are_made_of_must_be_numbers(name, value):
+    table = clip_table(*make_clips(4), MODALITIES, has_codes=True)
+    field = table.schema.field(name)
+    broken = table.set_column(table.schema.get_field_index(name), field, pa.array([value] * 4, field.type))
+    with pytest.raises(DamagedVectorsError):
+        block_of([Part(broken)], [(0, 16)] * 3)
 
 
 def test_codes_of_other_vectors_are_found_by_checking(tmp_path, monkeypatch):
