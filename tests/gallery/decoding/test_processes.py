@@ -112,19 +112,13 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
 def test_what_is_drawn_does_not_depend_on_how_clips_are_passed(folder):
     processor = make_processor()
     files = [folder / "whole.mp4", folder / "rotated.mp4"]
-
-    def generators(shared):
-        return torch.Generator().manual_seed(1) if shared else [torch.Generator().manual_seed(seed) for seed in (1, 2)]
-
-    for shared in (True, False):
-        one, two = generators(shared), generators(shared)
-        clips = [
-            processor.read_clip(file, training=True, generator=one if shared else one[place])
-            for place, file in enumerate(files)
-        ]
-        expected = processor(clips=clips, training=True, generator=one)
-        batch = processor(videos=files, training=True, generator=two)
-        assert all(torch.equal(value, batch[key]) for key, value in expected.items())
+    one, two = ([torch.Generator().manual_seed(seed) for seed in (1, 2)] for _ in range(2))
+    clips = []
+    for file, generator in zip(files, one, strict=True):
+        clips.append(processor.read_clip(file, training=True, generator=generator))
+    expected = processor(clips=clips, training=True, generator=one)
+    batch = processor(videos=files, training=True, generator=two)
+    assert all(torch.equal(value, batch[key]) for key, value in expected.items())
 
 
 # ---------------------------------------------------------------- limits
@@ -158,14 +152,6 @@ def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, limits, 
     assert read(folder / "whole.mp4", limits=raised) is not None
 
 
-@pytest.mark.parametrize("memory", [2**22, 2**23])
-def test_a_picture_that_does_not_fit_into_the_memory_exceeds_a_limit(tmp_path, processes, memory):
-    write_media(tmp_path / "large.mp4", 3, codec="mpeg4", size=1280)
-    with pytest.raises(LimitError, match=rf"large.mp4: .* may be too few; the limit is memory={memory}\."):
-        read_frames(tmp_path / "large.mp4", 2, limits=Limits(memory=memory))
-    assert len(read_frames(tmp_path / "large.mp4", 2)) == 2
-
-
 def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
     processor = sandboxed(make_plain_processor())
     assert processor.reader.limits == Limits()
@@ -188,7 +174,6 @@ def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
     [
         ("os.abort()", Limits(), MediaError, "the decoder crashed.*SIGABRT"),
         ("import ctypes; ctypes.string_at(0)", Limits(), MediaError, "the decoder crashed.*SIGSEGV"),
-        ("os._exit(3)", Limits(), MediaError, "the decoder crashed.*exit code 3"),
         (
             "while True: pass",
             Limits(time=1),
@@ -261,16 +246,6 @@ def test_a_process_starts_where_the_project_is_installed_as_editable(folder, pro
     assert SandboxedReader().read_duration(folder / "whole.mp4") > 0
 
 
-def test_one_process_reads_one_clip_after_the_other(folder, processes):
-    for _ in range(2):
-        for name in ("whole.mp4", "counted.avi", "half.mp4"):
-            with suppress(MediaError):
-                read_frames(folder / name, 8)
-        read_audio(folder / "whole.mp4")
-        assert SandboxedReader().read_duration(folder / "whole.mp4") == pytest.approx(4, abs=0.1)
-    assert len(processes.all) == 1
-
-
 def test_a_process_needs_no_torch():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
@@ -280,23 +255,10 @@ def test_a_process_needs_no_torch():
     subprocess.run([sys.executable, "-S", "-P", "-c", code], env=environment, check=True)
 
 
-class Files(torch.utils.data.Dataset):
-    """Frames of a file, read in the workers of a `DataLoader`."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        return torch.from_numpy(read_frames(self.path, 2))
-
-
 def test_the_workers_of_a_data_loader_read_files(folder):
-    expected = torch.from_numpy(read_frames(folder / "whole.mp4", 2))
-    loader = torch.utils.data.DataLoader(Files(folder / "whole.mp4"), batch_size=None, num_workers=2)
-    assert all(torch.equal(frames, expected) for frames in loader)
+    read, files = partial(read_frames, num_frames=2), [folder / "whole.mp4"] * 4
+    found = list(torch.utils.data.DataLoader(files, batch_size=None, num_workers=2, collate_fn=read))
+    assert np.array_equal(found, [read(file) for file in files])
 
 
 SCRIPT = """
@@ -443,7 +405,7 @@ def test_reading_a_file_opens_nothing_else(media_corpus, tmp_path, processes, mo
 
 CHOOSE = partial(frame_indices, num_frames=4)
 READ = {
-    "frames": lambda reader, path: np.stack(frames) if (frames := reader.read_frames(path, CHOOSE)) else None,
+    "frames": lambda reader, path: reader.read_frames(path, CHOOSE),
     "sound": lambda reader, path: reader.read_audio(path),
     "parts": lambda reader, path: reader.read_audio_parts(path, lambda available: [(0, available // 2)]),
     "words": lambda reader, path: reader.read_subtitle_of(path),
@@ -453,41 +415,30 @@ PROMISED = r"promises [\d.]+ (bytes|s|samples)"  # what the sandboxed reader alo
 
 
 def answer(read, reader, path):
-    """What is read, or the class and the words of the error."""
+    """The class of an error, if there is one, and what is read or its words."""
     try:
-        return read(reader, path)
+        return None, read(reader, path)
     except (MediaError, OSError) as error:
         return type(error), str(error)
-
-
-def is_same(one, other):
-    if isinstance(one, np.ndarray):
-        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, tuple) and isinstance(one[0], list):
-        return isinstance(other, tuple) and one[1] == other[1] and all(map(is_same, one[0], other[0]))
-    if isinstance(one, tuple):  # the words of an error may differ
-        return isinstance(other, tuple) and one[0] is other[0]
-    return one == other
 
 
 @pytest.mark.promise("files", "Both readers return the same, or both name the file")
 @pytest.mark.parametrize("kind", sorted({case.kind for case in CORPUS.values() if not case.kind.startswith("bomb")}))
 def test_both_readers_read_the_same(media_corpus, kind):
     plain, sandboxed = MediaReader(), SandboxedReader(Limits(time=1))
-    faults, num_same, num_errors = [], 0, 0
+    errors = []
     for name in (name for name, case in CORPUS.items() if case.kind == kind and STOPPED not in str(case.says)):
         for what, read in READ.items():
-            expected = answer(read, sandboxed, media_corpus / name)
-            is_error = isinstance(expected, tuple) and isinstance(expected[0], type)
-            if is_error and (expected[0] is LimitError or re.search(PROMISED, expected[1])):
-                continue  # the first is not for this process to read, whatever the table says
-            found = answer(read, plain, media_corpus / name)
-            if is_same(expected, found):
-                num_same, num_errors = num_same + 1, num_errors + is_error
-            else:
-                faults.append(f"{name!r}: {what}: {expected!s:.300}, but {found!s:.300}")
-    assert not faults, "\n".join(faults)
-    assert num_same > num_errors or num_errors > 5
+            error, expected = answer(read, sandboxed, media_corpus / name)
+            # A limit is not for this process to reach, whatever the table says.
+            if error is LimitError or (error and re.search(PROMISED, expected)):
+                continue
+            other, found = answer(read, plain, media_corpus / name)
+            assert other is error, (name, what, found)
+            if error is None:
+                np.testing.assert_equal(found, expected, err_msg=f"{name!r}: {what}")
+            errors.append(error)
+    assert errors.count(None) > 0 or len(errors) > 5
 
 
 def test_damage_that_may_be_a_lack_of_memory_is_read_again_with_all_of_it(monkeypatch):
