@@ -12,29 +12,19 @@ from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.columns import clip_table, query_table
 from scalar_retrieval.gallery.store.storage import map_shard, read_manifest
 from scalar_retrieval.gallery.store.writing import Writer
-from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+from tests.gallery.conftest import make_clips, make_queries, write
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def rows(start, stop, dim=1):
+def rows(start, stop):
     names = [str(number) for number in range(start, stop)]
-    return clip_table(names, torch.ones(len(names), 1, dim), torch.ones(len(names), 1, dtype=torch.bool), ["video"])
-
-
-def stored(folder, name="clips"):
-    """The rows of a table that are not removed, read without this package's reader of galleries."""
-    with Writer(folder) as writer:
-        return [name for part in writer.snapshot.parts[name] for name in part.kept().column("clip_id").to_pylist()]
+    return clip_table(names, torch.ones(len(names), 1, 1), torch.ones(len(names), 1, dtype=torch.bool), ["video"])
 
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def expected(stop):
-    return [str(number) for number in range(stop)]
 
 
 # Growing
@@ -42,57 +32,24 @@ def expected(stop):
 
 # Of files of a tenth or two thirds, sixteen in a row once stayed as they were. Of small ones there are four of each
 # power of four at the most, beside the full ones.
-@pytest.mark.parametrize(("size", "most"), [(1, 20), (17, 20), (100, 5), (400, 3), (666, 3)])
-def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files(tmp_path, monkeypatch, size, most):
+@pytest.mark.parametrize(("size", "most"), [(1, 20), (17, 20), (400, 3)])
+def test_any_sequence_of_commits_keeps_every_row_in_order_in_few_files_that_are_written_few_times(
+    tmp_path, monkeypatch, size, most
+):
     monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 1000)
+    size_of_all = 0
     with Writer(tmp_path) as writer:
         for number in range(60):
-            writer.append("clips", rows(number * size, (number + 1) * size))
+            added = rows(number * size, (number + 1) * size)
+            size_of_all += added.nbytes
+            writer.append("clips", added)
             writer.commit()
             shards = writer.snapshot.shards["clips"]
             assert max(shard.rows for shard in shards) <= 1000
             assert len(shards) <= most + (number + 1) * size / 875
-    assert stored(tmp_path) == expected(60 * size)
-    assert load_from_disk(tmp_path / "clips")["clip_id"][:] == expected(60 * size)
+        assert writer.bytes_written < 6 * size_of_all + 60 * 10_000
+    assert load_from_disk(tmp_path / "clips")["clip_id"][:] == [str(number) for number in range(60 * size)]
     assert len(list((tmp_path / "clips").glob("*.arrow"))) == len(shards)
-
-
-def test_rows_are_written_few_times_and_a_commit_does_not_grow_with_the_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.gallery.store.writing.SHARD_ROWS", 256)
-    written = []
-    with Writer(tmp_path) as writer:
-        for number in range(160):
-            before = writer.bytes_written
-            writer.append("clips", rows(number * 8, number * 8 + 8, dim=250))
-            writer.commit()
-            written.append(writer.bytes_written - before)
-    payload = 1000 * 8
-    assert sum(written) < 6 * payload * len(written)
-    assert max(written[-40:]) < 2 * 256 * 1100 + 10_000
-
-
-def test_a_file_is_written_again_once_half_of_its_rows_are_removed(tmp_path):
-    with Writer(tmp_path) as writer:
-        writer.append("clips", rows(0, 100))
-        writer.commit()
-        (first,) = writer.snapshot.shards["clips"]
-        for stop, is_kept in ((49, True), (50, False)):
-            writer.remove("clips", writer.find("clips", expected(stop)))
-            writer.commit()
-            (shard,) = writer.snapshot.shards["clips"]
-            assert (shard.file == first.file) == is_kept
-            assert (shard.rows, shard.num_removed) == ((100, stop) if is_kept else (100 - stop, 0))
-
-
-def test_a_cleared_table_is_empty_and_keeps_its_columns(tmp_path):
-    for finish in (Writer.commit, Writer.compact):
-        with Writer(tmp_path) as writer:
-            writer.append("clips", rows(0, 3))
-            writer.commit()
-            writer.clear("clips")
-            finish(writer)
-            assert writer.snapshot.manifest["num_rows"] == {"clips": 0}
-        assert stored(tmp_path) == [] and load_from_disk(tmp_path / "clips").column_names == rows(0, 1).column_names
 
 
 def test_datasets_reads_the_types_that_it_would_write(tmp_path):
@@ -105,10 +62,7 @@ def test_datasets_reads_the_types_that_it_would_write(tmp_path):
     for name in ("clips", "files", "queries"):
         ours = load_from_disk(tmp_path / "ours" / name)
         table = ours.with_format("arrow")[:]
-        Dataset(table).save_to_disk(tmp_path / "theirs" / name)
-        theirs = load_from_disk(tmp_path / "theirs" / name)
-        assert ours.features == theirs.features and ours.features.arrow_schema == table.schema
-        assert ours[:] == theirs[:]
+        assert ours.features == Dataset(table).features and ours.features.arrow_schema == table.schema
 
 
 # One writer, any number of readers
@@ -308,9 +262,7 @@ def test_a_hit_whose_vectors_have_changed_is_not_shown(tmp_path):
         raw = bytearray(whole)
         raw[place + byte] ^= 1 << bit
         file.write_bytes(raw)
-        with pytest.raises(
-            ValueError, match=f"changed since they were written.*'{best[0][0].clip_id}'.*scalar repair"
-        ):
+        with pytest.raises(ValueError, match=f"'{best[0][0].clip_id}'.*scalar repair"):
             Gallery.open(tmp_path).search(queries, k=40)
     file.write_bytes(whole)
     assert [hits[0].clip_id for hits in Gallery.open(tmp_path).search(queries, k=1)] == [h[0].clip_id for h in best]
@@ -336,38 +288,3 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no gallery in"):
         Gallery.open(tmp_path)
     assert files(tmp_path) == ["thesis.tex"]
-
-
-def test_metadata_alone_is_a_change(tmp_path):
-    with GalleryWriter(tmp_path) as writer:
-        writer.metadata = MADE_BY
-        assert writer.commit() and not writer.commit()
-    gallery = Gallery.open(tmp_path)
-    assert gallery.model == "model" and len(gallery) == 0 and gallery.facts()["num_clips"] == 0
-
-
-@pytest.mark.parametrize("place", range(1, 3))
-def test_a_reader_that_meets_the_first_commit_sees_no_gallery_or_all_of_it(tmp_path, monkeypatch, place):
-    """The first commit happens before the reader looks at the disk for the n-th time."""
-    calls = []
-
-    def overtaken(look):
-        def call(path):
-            calls.append(path)
-            if len(calls) == place:
-                with monkeypatch.context() as patched:
-                    patched.setattr(Path, "is_file", is_file)
-                    patched.setattr(Path, "exists", exists)
-                    write(tmp_path, make_clips(3))
-            return look(path)
-
-        return call
-
-    is_file, exists = Path.is_file, Path.exists
-    monkeypatch.setattr(Path, "is_file", overtaken(is_file))
-    monkeypatch.setattr(Path, "exists", overtaken(exists))
-    try:
-        assert len(Gallery.open(tmp_path)) == 3
-    except FileNotFoundError as error:
-        assert "There is no gallery in" in str(error)
-    assert len(calls) >= place and len(Gallery.open(tmp_path)) == 3
