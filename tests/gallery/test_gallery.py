@@ -1,9 +1,7 @@
 import math
 
-import numpy as np
 import pytest
 import torch
-from datasets import load_from_disk
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.columns import query_table
@@ -11,11 +9,6 @@ from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import retrieval_scores
 from tests.gallery.conftest import DIM, MADE_BY, make_clips, make_queries, write
 from tests.scores import METHODS
-
-
-def ids(hits):
-    return [hit.clip_id for hit in hits]
-
 
 # Search
 
@@ -50,7 +43,7 @@ def test_every_score_ranks_what_is_stored_as_the_whole_matrix_does(changed, monk
         assert len(hits) == count > 0
         assert [hit.score for hit in hits] == pytest.approx(values[row, :count].tolist(), abs=2e-6)
         if values[row, : count + 1].diff().abs().min() > 2e-6:  # else sums in another order may swap neighbours
-            assert ids(hits) == [gallery.clip_ids[place] for place in order[row, :count].tolist()]
+            assert hits.clip_ids == [gallery.clip_ids[place] for place in order[row, :count].tolist()]
 
 
 @pytest.mark.gpu
@@ -63,13 +56,12 @@ def test_in_the_memory_of_a_device_a_gallery_is_searched_the_same(tmp_path, meth
     gallery, queries = Gallery.open(tmp_path), make_queries(9)
     moved, allowed = gallery.to("cuda"), torch.arange(len(gallery)) % 3 > 0
     for options in ({}, {"modalities": ["audio", "subtitle"]}, {"allowed": allowed}):
+        options["method"] = method
         for mine, theirs in zip(
-            gallery.search(queries, 5, method=method, **options),
-            moved.search(queries, 5, method=method, **options),
-            strict=True,
+            gallery.search(queries, 5, **options), moved.search(queries, 5, **options), strict=True
         ):
-            assert ids(mine) == ids(theirs)
-            assert [hit.score for hit in mine] == pytest.approx([hit.score for hit in theirs], abs=1e-5)
+            assert mine.clip_ids == theirs.clip_ids
+            torch.testing.assert_close(mine.scores, theirs.scores.cpu(), rtol=0, atol=1e-5)
 
 
 def test_a_gallery_without_clips_has_no_hits(tmp_path):
@@ -105,22 +97,10 @@ def test_what_is_put_is_what_is_read(tmp_path):
     assert gallery.clip_ids == names and gallery.dim == DIM and gallery.dtype == "float32"
     assert torch.equal(gallery.modality_embeds(), embeds) and torch.equal(gallery.modality_mask, mask)
     assert gallery.problems() == {names[0]: ["a [bracket] and ü"]}
-    for hit in gallery.search(make_queries(1), 10)[0]:
-        assert list(hit.problems) == gallery.problems().get(hit.clip_id, [])
     assert list(gallery.files.values()) == files and gallery.metadata == MADE_BY
     assert gallery.clips.column("seconds").to_pylist() == [1.5] + [None] * 9
     assert gallery.queries.column("caption").to_pylist() == ["a caption"]
-    facts = gallery.facts()
-    assert (facts["num_clips"], facts["num_queries"], facts["num_pairs"]) == (10, 1, 2)
-    assert facts["columns"] == load_from_disk(tmp_path / "clips").column_names[1:4] and gallery.verify() > 0
-
-
-def test_the_gram_matrix_is_that_of_the_stored_vectors(make_gallery):
-    gallery = make_gallery(20, dtype="float16")
-    stored = gallery.modality_embeds().double()
-    gram = np.array(gallery.clips.column("gram").to_pylist()).reshape(-1, 3, 3)
-    assert np.allclose(gram, (stored @ stored.mT).numpy(), rtol=0, atol=1e-7)  # float32 of sums in float64
-    assert (gram[~gallery.modality_mask[:, 0].numpy(), 0] == 0).all() and gram.any()
+    assert gallery.facts()["num_pairs"] == 2 and gallery.verify() > 0
 
 
 @pytest.mark.parametrize(
@@ -150,14 +130,11 @@ def test_wrong_clips_are_refused_and_change_nothing(tmp_path, change, message):
     "wrong",
     [
         {"query_temperature": "x"},
-        {"query_temperature": 1e-45},
         {"score_options": [1]},
         {"score_options": {"query_temperature": 0}},
         {"score_options": {"modality_scale": [1.0, 0.0, 1.0]}},
-        {"score_options": {"modality_offset": [0.0, math.nan, 0.0]}},
         {"modalities": ["video", "video"]},
         {"score_options": {"unknown": 1}},
-        {"least_score": [1]},
         {"least_score": {"score": "high", "num_clips": 1, "modalities": [], "score_options": {"method": "scalar"}}},
         {"segment": 10**400},
         [1],
@@ -182,24 +159,15 @@ def test_metadata_with_which_no_gallery_opens_are_refused_and_nothing_is_written
 
 @pytest.mark.parametrize("method", ["uniform", "gram", "rank_fusion"])
 @pytest.mark.parametrize("modalities", [None, ["subtitle", "video"]])
-def test_what_is_not_looked_at_or_not_allowed_is_as_if_it_were_not_there(tmp_path, method, modalities):
-    names, embeds, mask = make_clips(90, seed=3)
-    write(tmp_path, (names[:50], embeds[:50], mask[:50]), (names[50:], embeds[50:], mask[50:]))
-    with GalleryWriter(tmp_path) as writer:
-        writer.remove_clips(names[10:15] + names[60:61])
-        writer.commit()
-    gallery, queries = Gallery.open(tmp_path), make_queries(4)
-    allowed = torch.rand(len(gallery), generator=torch.Generator().manual_seed(0)) < 0.7
-    seen = torch.tensor([modalities is None or name in modalities for name in MODALITIES])
-    left = gallery.modality_mask & seen
+def test_what_is_not_looked_at_or_not_allowed_is_as_if_it_were_not_there(changed, tmp_path, method, modalities):
+    gallery, queries = changed, make_queries(4)
+    allowed = torch.arange(len(gallery)) % 3 > 0
+    left = gallery.modality_mask & torch.tensor([name in (modalities or MODALITIES) for name in MODALITIES])
     rows = (allowed & left.any(1)).nonzero().flatten()
     alone = [gallery.clip_ids[row] for row in rows.tolist()]
-    other = write(tmp_path / "other", (alone, gallery.modality_embeds()[rows].float(), left[rows]))
-    for k in (3, 90):
+    other = write(tmp_path, (alone, gallery.modality_embeds()[rows], left[rows]), dtype=gallery.dtype)
+    for k in (3, 113):
         found = gallery.search(queries, k, method=method, modalities=modalities, allowed=allowed)
         for hits, expected in zip(found, other.search(queries, k, method=method), strict=True):
-            assert [hit.clip_id for hit in hits] == [hit.clip_id for hit in expected]
-            assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-6)
-    whole = {name: row for row, name in enumerate(gallery.clip_ids)}
-    for hit in found[0]:  # but its modalities are reported
-        assert list(hit.presence.values()) == gallery.modality_mask[whole[hit.clip_id]].tolist()
+            assert hits.clip_ids == expected.clip_ids
+            torch.testing.assert_close(hits.scores, expected.scores, rtol=0, atol=1e-6)
