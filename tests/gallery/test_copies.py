@@ -91,13 +91,3 @@ def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without
             assert [(hit.clip_id, hit.copies) for hit in hits] == list(best.values())[:k]
             num_further += len({hit.place.path for hit in everything[:k]}) < len(hits)
     assert num_further > 5  # further windows were ranked
-
-
-def test_few_searches_are_made_where_a_file_has_most_windows(tmp_path, monkeypatch):
-    names = [f"/clips/{file}.mp4#t={start},{start + 1}" for file in range(6) for start in range(5 if file else 200)]
-    gallery, query = write(tmp_path / "gallery", names, names, segment=1), vectors(1, 1)[:, 0]
-    sizes, rank = [], gallery.searcher.rank
-    monkeypatch.setattr(gallery.searcher, "rank", lambda q, k, *rest: sizes.append(k) or rank(q, k, *rest))
-    for k in (1, 3, 6, 9):
-        assert len(gallery.search(query, k, per_file=True)[0]) == min(k, 6)
-    assert max(sizes) == 9 and len(sizes) < 20  # not by ranking all windows

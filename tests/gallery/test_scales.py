@@ -85,14 +85,6 @@ def test_equal_weights_have_a_finite_unit(temperature):
     check_calibration(**scales, modalities=2)
 
 
-def test_the_steepest_scales_are_valid_options():
-    """The least deviation at the largest temperature whose unit counts."""
-    similarities = 0.9 + 2.1e-4 * torch.rand(40, 30, 1, generator=torch.Generator().manual_seed(0))
-    similarities = similarities + 2e-4 * (torch.arange(40) % 2)[:, None, None]
-    scales = fit_scales(similarities, torch.ones(30, 1, dtype=torch.bool), 10.0)
-    check_calibration(**scales, modalities=1)
-
-
 def test_a_text_does_not_count_for_the_clips_that_it_belongs_to(tmp_path):
     generator = torch.Generator().manual_seed(0)
     embeds = normalize(torch.randn(6, 2, 8, generator=generator), dim=-1)

@@ -114,12 +114,6 @@ def test_a_picture_that_cannot_be_read_is_refused_with_one_sentence(tmp_path, na
     assert str(path) in str(caught.value) and isinstance(caught.value, LimitError) == name.startswith("bomb")
 
 
-def test_a_picture_that_needs_more_memory_is_read_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool.LIGHT_MEMORY", 2**24)
-    Image.new("RGB", (3000, 3000)).save(tmp_path / "a.bmp")
-    assert read(tmp_path / "a.bmp").shape == (3000, 3000, 3)
-
-
 @pytest.mark.parametrize(("is_progressive", "share"), [(False, 0.07), (True, 0.4)])
 def test_a_large_jpeg_is_decoded_small_and_upright_within_the_limit(tmp_path, is_progressive, share):
     options = turned(6) | {"progressive": is_progressive}
