@@ -1,38 +1,11 @@
 """Clips as they are stored score as clips that are handed in."""
 
-import pytest
 import torch
 from torch.nn.functional import normalize
 
-from scalar_retrieval.gallery.exact.blocks import Block, block_of
-from scalar_retrieval.gallery.store.columns import clip_table, gram_of
+from scalar_retrieval.gallery.exact.blocks import block_of
+from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.store.storage import Part
-from scalar_retrieval.modeling_scalar.modalities_scalar import PAPER_MODALITIES
-from scalar_retrieval.modeling_scalar.scores_scalar import Pairs, ScoreOptions, retrieval_scores
-from tests.modeling_scalar.test_scores_scalar import FLOAT32, random_clips
-from tests.scores import METHODS
-
-
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.uses_concat_heads])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_stored_clips_score_as_clips_that_are_handed_in(method, dtype, monkeypatch):
-    """Three matrices apart, in several chunks, in the precision they are stored in."""
-    texts, modalities, mask = random_clips(num_clips=41)
-    modalities[5, 1], mask[5] = -modalities[5, 0], torch.tensor([True, True, False])  # they cancel
-    modalities = (modalities * mask[..., None]).to(dtype)
-    monkeypatch.setattr("scalar_retrieval.modeling_scalar.scores_scalar._TILE", (3, 5))
-    monkeypatch.setattr("scalar_retrieval.gallery.exact.blocks._CONVERTED_AT_ONCE", 3)
-    expected = retrieval_scores(texts, modalities, mask, method, modalities=PAPER_MODALITIES)
-    chunks = [tuple(column.contiguous() for column in chunk.unbind(1)) for chunk in modalities.split([20, 1, 20])]
-    with torch.no_grad():
-        clips = Block(
-            chunks, [(0, modalities.shape[-1])] * 3, mask,
-            modalities=PAPER_MODALITIES, gram=gram_of(modalities), is_there=mask.any(1),
-        )  # fmt: skip
-        if dtype == torch.float16:
-            clips.min_norm = 1e-2
-        scores = Pairs(texts, clips, ScoreOptions()).scores(method)
-    torch.testing.assert_close(scores, expected, **FLOAT32)
 
 
 def test_a_part_of_the_clips_of_several_commits_is_the_same_part_of_each_column():
