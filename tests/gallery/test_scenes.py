@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalar_retrieval.gallery import scenes
-from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
+from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.decoding.worker import colours_of
 from scalar_retrieval.gallery.scenes import PACE, SIDE, scene_windows
 from scalar_retrieval.gallery.store.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
@@ -137,22 +137,6 @@ def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monk
     assert np.array_equal([colours for _, colours in found], [colours for _, colours in expected])
     assert reached == sorted(reached) and len(reached) > 7 and reached[-1] >= 23.5
     assert len(scenes.cuts_of(found)) == 4
-
-
-def test_measuring_scenes_ends_with_the_group_of_its_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
-    path = write_film(tmp_path / "film.mp4", [5, 25])
-    stop = Stop()
-    reached = []
-
-    def measure():
-        return SandboxedReader().sample_colours(path, PACE, SIDE, lambda second: stop.set() or reached.append(second))
-
-    with stop.threads(1) as executor:
-        measured = executor.submit(measure)
-        with pytest.raises(Stopped):
-            measured.result()
-    assert len(reached) < 10
 
 
 def test_what_has_no_pictures_is_shared_evenly(tmp_path):

@@ -3,14 +3,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset, load_from_disk
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.columns import clip_table, query_table
-from scalar_retrieval.gallery.store.storage import map_shard, read_manifest
 from scalar_retrieval.gallery.store.writing import Writer
 from tests.gallery.conftest import make_clips, make_queries, write
 
@@ -80,23 +78,6 @@ def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
     assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), embeds)
     assert len(opened.search(make_queries(1), k=30)[0]) == 30
     assert len(Gallery.open(tmp_path)) == 9
-
-
-def test_threads_that_read_a_file_at_once_do_not_disturb_each_other(tmp_path, monkeypatch):
-    write(tmp_path, make_clips(3))
-    (shard,) = read_manifest(tmp_path)[1]["clips"]
-    part = map_shard(tmp_path / "clips", shard)
-    opened, inner = pa.ipc.open_stream, []
-
-    def open_stream(source):
-        stream = opened(source)
-        if not inner:  # another thread reads all of it now
-            inner.append(None)
-            inner[0] = part._table()
-        return stream
-
-    monkeypatch.setattr(pa.ipc, "open_stream", open_stream)
-    assert len(part.table) == len(inner[0]) == 3
 
 
 def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Which subtitle is that of a media file, and how it is read."""
 
 import io
-import os
 import time
 import unicodedata
 from fractions import Fraction
@@ -137,19 +136,6 @@ def test_a_subtitle_file_that_appears_in_a_folder_below_makes_a_file_a_changed_o
     beside(folder, "1.srt")
     assert clip_stat(str(tmp_path / "film.mp4")) != known[0]
     assert clip_sha256(str(tmp_path / "film.mp4")) != known[1]
-
-
-def test_a_folder_that_changes_is_looked_at_again(tmp_path):
-    beside(tmp_path, "film.mp4")
-    for settled in (False, True):
-        if settled:
-            long_ago = time.time_ns() - 3600 * 10**9
-            os.utime(tmp_path, ns=(long_ago, long_ago))
-        assert find_sidecar(tmp_path / "film.mp4") is None
-        time.sleep(0.02)  # the clock of a file system ticks
-        beside(tmp_path, "film.srt")
-        assert find_sidecar(tmp_path / "film.mp4") == tmp_path / "film.srt"
-        (tmp_path / "film.srt").unlink()
 
 
 class Streams(list):

@@ -34,7 +34,6 @@ CLIPS = {
     "b_frames.mp4": {"encoder": "g=5 bf=3"},
     "b_frames.mkv": {"encoder": "g=12 bf=3"},
     "open_gop.mp4": {"encoder": OPEN_GOP},
-    "open_gop.mkv": {"encoder": OPEN_GOP},
     "open_gop.ts": {"encoder": OPEN_GOP},
     "variable.mp4": {"encoder": "g=5 bf=2", "times": VARIABLE},
     "variable.mkv": {"encoder": "g=5 bf=2", "times": VARIABLE},
@@ -43,7 +42,6 @@ CLIPS = {
     "b_frames.avi": {"encoder": "g=5 bf=2"},  # no presentation times
     "vp8.webm": {"codec": "libvpx", "encoder": "g=12"},  # may hold packets that are never shown
     "picture.gif": {"codec": "gif", "pixels": "rgb8"},
-    "three.mp4": {"num_frames": 3},
     "one.mp4": {"num_frames": 1},
 }
 
@@ -113,16 +111,6 @@ def test_reading_without_pyav_says_what_to_install(clips, monkeypatch):
 TIMES = (0, 300, 1000, 1100, 1900, 2050, 2400, 7000, 7200)
 
 
-def expected_places(seconds, pace):
-    """The first frame of each step, found one by one."""
-    places, seen = [], set()
-    for place, second in enumerate(seconds):
-        if (step := int(second / pace + 1e-6)) not in seen:
-            seen.add(step)
-            places.append(place)
-    return places
-
-
 @pytest.mark.parametrize("pace", [0.25, 1.0, 60.0])
 @pytest.mark.parametrize(
     "arguments",
@@ -137,7 +125,7 @@ def test_the_first_frame_of_each_step_is_read_with_its_second(tmp_path, monkeypa
     path = write(tmp_path, "clip", media(**arguments))
     whole, reader = read_frames(path, reader=READER), SandboxedReader()
     seconds = [milliseconds / 1000 for milliseconds in arguments.get("times", range(0, 100 * len(whole), 100))]
-    places = expected_places(seconds, pace)
+    _, places = np.unique(np.floor(np.array(seconds) / pace + 1e-6), return_index=True)
     if pace < 1.0:  # all in one, and in pieces
         monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
     for found in (reader.read_pictures(path, pace, 10_000), list(reader.sample_frames(path, pace, 10_000))):
@@ -201,7 +189,6 @@ SOUNDS = {  # container, codec, and the samples by which its windows may differ 
     "flac": ("flac", "flac", 0),
     "mp3": ("mp3", "libmp3lame", 1152),
     "aac.m4a": ("ipod", "aac", 1024),
-    "aac.mkv": ("matroska", "aac", 1024),
     "opus.ogg": ("ogg", "libopus", 960),
 }
 
@@ -257,8 +244,6 @@ WHOLE = {
     "variable.mkv": {"encoder": "bf=2", "times": [0, 40, 80, 1500, 1540, 2900], "num_frames": 6},
     "longer_sound.mkv": {"seconds_of_audio": 6.0},
     "shorter_sound.mkv": {"seconds_of_audio": 0.5},
-    "flac.mkv": {"seconds_of_audio": 3.0, "audio_codec": "flac"},
-    "vp9.webm": {"codec": "libvpx-vp9"},
     "cues_in_front.mkv": {"muxer": "reserve_index_space=2000", "seconds_of_audio": 3.0},
     "index_first.mp4": {"muxer": "movflags=faststart", "seconds_of_audio": 3.0},
     "mpeg4.avi": {"codec": "mpeg4", "seconds_of_audio": 2.0, "audio_codec": "mp3"},  # counts another, empty frame
