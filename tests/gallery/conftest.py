@@ -1,14 +1,11 @@
 """Made clips in which every subset of modalities occurs, and galleries of them."""
 
-import math
 import os
 
 import pytest
 import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.hits import Hits, Texts
-from scalar_retrieval.gallery.store.windows import Place
 
 DIM = 16
 MADE_BY = {"model": "model", "fingerprint": "f" * 64, "query_temperature": 0.1}
@@ -51,19 +48,3 @@ def make_gallery(tmp_path):
         return write(tmp_path / f"gallery-{seed}", make_clips(count, seed), **options)
 
     return make
-
-
-def hits_of(hits, modalities=None, **facts):
-    """The columns of hits, in this order; `facts` are further arguments of [`~scalar_retrieval.gallery.hits.Hits`]."""
-    hits = list(hits)
-    modalities = modalities or tuple(hits[0].presence)
-    places = [hit.place or Place(hit.clip_id) for hit in hits]
-    columns = ([getattr(hit, name) for hit in hits] for name in ("problems", "copies", "record"))
-    texts = Texts([hit.clip_id for hit in hits], places, *columns)
-    if hits and hits[0].weights is not None:
-        facts["weights"] = torch.tensor([[hit.weights[name] for name in modalities] for hit in hits])
-    if any(hit.match is not None for hit in hits):
-        facts["matches"] = torch.tensor([math.nan if hit.match is None else hit.match for hit in hits]).double()
-    presence = torch.tensor([[hit.presence[name] for name in modalities] for hit in hits], dtype=torch.bool)
-    scores = torch.tensor([hit.score for hit in hits])
-    return Hits(modalities, scores, presence.view(-1, len(modalities)), lambda: texts, **facts)

@@ -1,34 +1,30 @@
 """What a search finds, as it is shown in a terminal and in a notebook."""
 
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from scalar_retrieval.gallery.filters import Filter
-from scalar_retrieval.gallery.hits import NOTHING_MATCHES, Hit, HitLists, Hits, remarks_of
+from scalar_retrieval.gallery.hits import NOTHING_MATCHES, HitLists, Hits, Texts, remarks_of
 from scalar_retrieval.gallery.store.windows import place_of_clip
 from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
-from tests.gallery.conftest import hits_of, make_clips, make_queries, write
+from tests.gallery.conftest import make_clips, make_queries, write
 
 ODD = '/v/<b onload=x>&amp; "odd" \x1b[31m\u202e.mp4'
 
 
-def hit(rank, name):
-    weights = dict(zip(MODALITIES, (0.73, 0.27, 0.0), strict=True))
-    return Hit(rank, name, 0.5, weights, {name: weight > 0 for name, weight in weights.items()})
-
-
 def make_hits(*names, **options):
     settings = {"num_clips": 1000, "num_scored": 14, "query": "a dog", "root": "/v"} | options
-    return hits_of([hit(rank, name) for rank, name in enumerate(names, start=1)], MODALITIES, **settings)
+    nothing = [()] * len(names)
+    texts = Texts(list(names), [place_of_clip(name) for name in names], nothing, nothing, [None] * len(names))
+    weights = torch.tensor([0.73, 0.27, 0.0]).expand(len(names), 3)
+    return Hits(MODALITIES, torch.full((len(names),), 0.5), weights > 0, lambda: texts, weights=weights, **settings)
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
     hits = make_hits("/v/a/1.mp4#t=30,60", "clip")
-    placed = [replace(hit, place=place_of_clip(hit.clip_id)) for hit in hits]
-    hits = hits_of(placed, num_clips=1000, num_scored=14, query="a dog", root="/v")
     assert str(hits).splitlines() == repr(hits).splitlines() == [
         "query: a dog",
         "  1  0.500  a/1.mp4 [30-60 s]",
