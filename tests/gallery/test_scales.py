@@ -14,7 +14,7 @@ from scalar_retrieval.gallery.store.windows import SEGMENT, clip_id_of
 from scalar_retrieval.modeling_scalar.modalities_scalar import check_calibration
 
 
-def make_similarities(seed: int, shape: tuple[int, int, int]) -> torch.Tensor:
+def make_similarities(seed, shape):
     """Cosines (Q, V, M) with a mean and a deviation of each modality's own."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.linspace(-0.3, 0.5, shape[2])
@@ -22,7 +22,7 @@ def make_similarities(seed: int, shape: tuple[int, int, int]) -> torch.Tensor:
     return means + deviations * torch.rand(shape, generator=generator)
 
 
-def moments(cosines: list[float]) -> tuple[float, float]:
+def moments(cosines):
     """Mean and deviation, one number after another."""
     mean = math.fsum(cosines) / len(cosines)
     return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in cosines) / len(cosines))
