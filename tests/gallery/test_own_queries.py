@@ -29,14 +29,13 @@ class Made:
 
     Args:
         noise (`float`): how far titles are from pictures.
-        alike (`float`): how much of a direction all titles share.
     """
 
-    def __init__(self, folder, noise=0.8, alike=0.5, num_files=140, modalities=NAMES):
+    def __init__(self, folder, noise=0.8, num_files=140, modalities=NAMES):
         generator = torch.Generator().manual_seed(0)
         pictures = normalize(torch.randn(num_files, DIM, generator=generator), dim=-1)
         way = normalize(torch.randn(DIM, generator=generator), dim=-1)
-        self.titles = near(pictures + alike * way, noise, generator)
+        self.titles = near(pictures + 0.5 * way, noise, generator)
         self.unknown = normalize(0.3 * way + near(torch.zeros(60, DIM), 1.0, generator), dim=-1)
         self.nonsense = []  # vectors that were asked for
         self.texts = {}

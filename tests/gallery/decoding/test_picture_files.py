@@ -1,7 +1,6 @@
 """Pictures are clips of one frame, read in the processes that read films, within the same limits."""
 
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from PIL import Image
 from scalar_retrieval.gallery.decoding import LimitError, Limits, SandboxedReader
 from scalar_retrieval.gallery.decoding.worker import opened_picture
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
+from tests.media_corpus import png
 
 RED, GREEN, BLUE, YELLOW, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (255, 255, 255)
 CORNERS = [RED, GREEN, BLUE, YELLOW]
@@ -84,19 +84,9 @@ def test_a_picture_is_one_frame_without_length_sound_and_text(tmp_path):
     assert reader.read_duration(path) is reader.read_audio(path) is reader.cues_of(path) is None
 
 
-def black_png(width, height):
-    """A picture that says its size, with the content of few bytes."""
-    parts = [("IHDR", width.to_bytes(4) + height.to_bytes(4) + bytes([8, 0, 0, 0, 0])), ("IDAT", zlib.compress(b"0"))]
-    data = b"\x89PNG\r\n\x1a\n"
-    for name, content in parts:
-        chunk = name.encode() + content
-        data += len(content).to_bytes(4) + chunk + zlib.crc32(chunk).to_bytes(4)
-    return data
-
-
 REFUSED = {
-    "bomb.png": (black_png(30000, 30000), "pictures of 30000x30000 .*--limit pixels=900000000"),
-    "cut.png": (black_png(16, 16), r"not a readable picture \(.*truncated"),
+    "bomb.png": (png(16384, 16384), "pictures of 16384x16384 .*--limit pixels=268435456"),
+    "cut.png": (png(16, 16)[:45], r"not a readable picture \(.*truncated"),
     "cut.heic": (b"\0\0\0\x18ftypheic" + bytes(99), "not a readable picture"),
     "program.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\nshowpage\n", "damaged, or of another type"),
     "words.webp": (b"words", "it is damaged, or of another type"),
