@@ -10,19 +10,20 @@ from scalar_retrieval.modeling_scalar.media_scalar import MediaReader, Upright
 from tests.media_corpus import media, set_box
 
 READER = MediaReader()
-# What a display matrix (a, b, c, d) makes of a picture, its rows and columns.
+# What a display matrix (a, b, c, d) makes of a picture: whether it is mirrored, left to right, and by how many
+# quarters it is turned then, anticlockwise.
 TURNS = {
-    (1, 0, 0, 1): lambda image: image,
-    (-1, 0, 0, 1): lambda image: image[:, ::-1],
-    (1, 0, 0, -1): lambda image: image[::-1],
-    (-1, 0, 0, -1): lambda image: image[::-1, ::-1],
-    (0, 1, 1, 0): lambda image: image.transpose(1, 0, 2),
-    (0, 1, -1, 0): lambda image: image.transpose(1, 0, 2)[:, ::-1],
-    (0, -1, 1, 0): lambda image: image.transpose(1, 0, 2)[::-1],
-    (0, -1, -1, 0): lambda image: image.transpose(1, 0, 2)[::-1, ::-1],
+    (1, 0, 0, 1): (False, 0),
+    (-1, 0, 0, 1): (True, 0),
+    (1, 0, 0, -1): (True, 2),
+    (-1, 0, 0, -1): (False, 2),
+    (0, 1, 1, 0): (True, 1),
+    (0, 1, -1, 0): (False, 3),
+    (0, -1, 1, 0): (False, 1),
+    (0, -1, -1, 0): (True, 3),
     # Neither of the eight: the nearest, or none.
-    (-0.1, -2, 3, 0.2): lambda image: image.transpose(1, 0, 2)[::-1],
-    (0, 0, 0, 0): lambda image: image,
+    (-0.1, -2, 3, 0.2): (False, 1),
+    (0, 0, 0, 0): (False, 0),
 }
 
 
@@ -33,8 +34,10 @@ def test_a_picture_is_turned_and_mirrored_as_its_matrix_says(tmp_path, matrix):
     a, b, c, d = (round(number * 2**16) for number in matrix)
     turned = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30)
     (tmp_path / "turned.mp4").write_bytes(set_box(film, "moov/trak/tkhd", 48, turned))
-    expected = [TURNS[matrix](image) for image in READER.read_frames(tmp_path / "film.mp4")]
-    assert np.array_equal(READER.read_frames(tmp_path / "turned.mp4"), expected)
+    expected, (is_mirrored, quarters) = np.stack(READER.read_frames(tmp_path / "film.mp4")), TURNS[matrix]
+    if is_mirrored:
+        expected = expected[:, :, ::-1]
+    assert np.array_equal(READER.read_frames(tmp_path / "turned.mp4"), np.rot90(expected, quarters, axes=(1, 2)))
 
 
 def test_pictures_that_change_their_size_and_format_have_those_of_the_first(tmp_path):
