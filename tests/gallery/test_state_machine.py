@@ -3,6 +3,8 @@
 import errno
 import shutil
 import tempfile
+from collections import OrderedDict
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -35,18 +37,9 @@ def vectors_of(name, version):
     return make_clips(7, seed=1000 * version + NAMES.index(name), dim=4)[1][6]
 
 
-class State(dict):
-    """What a gallery holds: in `clips` the version of each clip, in order; in `files` the size of each file."""
-
-    def __init__(self, clips=(), files=()):
-        super().__init__(clips=dict(clips), files=dict(files))
-
-    def copy(self):
-        return State(self["clips"], self["files"])
-
-    def __eq__(self, other):
-        same_files = self["files"] == other["files"]  # in any order
-        return list(self["clips"].items()) == list(other["clips"].items()) and same_files
+def nothing():
+    """What an empty gallery holds: of `clips` the version of each, in order; of `files` the size of each."""
+    return {"clips": OrderedDict(), "files": {}}
 
 
 class Galleries(RuleBasedStateMachine):
@@ -59,14 +52,14 @@ class Galleries(RuleBasedStateMachine):
         for module in ("writing", "storage"):
             self.patched.setattr(f"scalar_retrieval.gallery.store.{module}.MOST_PIECES", 3)
         self.version = 0
-        self.committed = State()
+        self.committed = nothing()
         self.begin()
 
     def begin(self):
         """Begin to write, with no changes to what is committed."""
         self.writer = GalleryWriter(self.folder, "float32", has_codes=False)
         self.writer.metadata = MADE_BY
-        self.next = self.committed.copy()
+        self.next = deepcopy(self.committed)
         self.touched = set()
 
     def teardown(self):
@@ -78,8 +71,8 @@ class Galleries(RuleBasedStateMachine):
         try:
             gallery = Gallery.open(self.folder)
         except FileNotFoundError:
-            return State()
-        state = State(files={path: file.size for path, file in gallery.files.items()})
+            return nothing()
+        state = nothing() | {"files": {path: file.size for path, file in gallery.files.items()}}
         if not len(gallery):
             return state
         for name, vectors in zip(gallery.clip_ids, gallery.modality_embeds(), strict=True):
@@ -142,7 +135,7 @@ class Galleries(RuleBasedStateMachine):
     def commit(self, finish):
         getattr(self.writer, finish)()
         self.committed = self.next
-        self.next = self.committed.copy()
+        self.next = deepcopy(self.committed)
         self.touched = set()
 
     @rule()
