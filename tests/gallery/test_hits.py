@@ -84,7 +84,7 @@ def test_a_notebook_shows_a_table_in_which_names_are_texts():
     assert len(make_hits("/v/" + "x" * 100_000)._repr_html_()) < 5_000
 
 
-def test_hits_are_columns_and_a_hit_is_made_when_it_is_accessed():
+def test_hits_are_columns_and_a_sequence():
     hits = make_hits(*"abcd")
     assert hits.scores.tolist() == [0.5] * 4 and hits.presence.shape == hits.weights.shape == (4, 3)
     assert hits[-1] == list(hits)[3] and hits[1:3].clip_ids == ["b", "c"] and hits[1:3][0].rank == 1
@@ -94,12 +94,6 @@ def test_hits_are_columns_and_a_hit_is_made_when_it_is_accessed():
     assert both.clip_ids == ["c", "a", "d"] and both.num_scored == 28 and len(both.weights) == 3
     with pytest.raises(IndexError):
         hits[4]
-    read = []
-    lazy = Hits(
-        hits.modalities, hits.scores, hits.presence, lambda: read.append(1) or hits.texts, num_clips=4, num_scored=4
-    )
-    assert len(lazy[:2]) == 2 and lazy.matches_well is None and not read
-    assert lazy[:2].clip_ids == ["a", "b"] and lazy[3].clip_id == "d" and len(read) == 1
 
 
 def test_hits_of_a_gallery_carry_what_is_reported(tmp_path):

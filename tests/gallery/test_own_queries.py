@@ -38,22 +38,17 @@ class Made:
         self.titles = near(pictures + 0.5 * way, noise, generator)
         self.unknown = normalize(0.3 * way + near(torch.zeros(60, DIM), 1.0, generator), dim=-1)
         self.nonsense = []  # vectors that were asked for
-        self.texts = {}
-        self.rows = []
+        owners = torch.arange(num_files)
+        owners -= (owners % 5 == 4).long()  # every fifth file has the title of the one before
+        self.owners = owners.repeat_interleave(2)
         ids = []
         for number in range(num_files):
-            # Every fifth file has the title of the one before.
-            text = f"title {number - (number % 5 == 4)}"
-            self.texts.setdefault(text, set())
-            for start in (0.0, 1.0):
-                clip = clip_id_of(f"/{number}.mp4", (start, start + 1.0))
-                ids.append(clip)
-                self.texts[text].add(clip)
-                self.rows.append((number, int(text.split()[1])))
-        files = torch.tensor([number for number, _ in self.rows])
-        owners = torch.tensor([title for _, title in self.rows])
-        pictures = near(pictures[files], 0.3, generator)
-        embeds = torch.stack([pictures, self.titles[owners]], dim=1)
+            ids += [clip_id_of(f"/{number}.mp4", (start, start + 1.0)) for start in (0.0, 1.0)]
+        self.texts = {}
+        for clip, owner in zip(ids, self.owners.tolist(), strict=True):
+            self.texts.setdefault(f"title {owner}", set()).add(clip)
+        pictures = near(pictures.repeat_interleave(2, dim=0), 0.3, generator)
+        embeds = torch.stack([pictures, self.titles[self.owners]], dim=1)
         self.mask = torch.ones(len(ids), 2, dtype=torch.bool)
         self.mask[::7, 1] = False
         self.embeds = embeds * self.mask[..., None]
@@ -81,17 +76,15 @@ class Made:
 def by_definition(made):
     """The best scores of texts that find their file, one pair after another, and of nonsense."""
     answered = []
-    number = len(made.rows)
     for text in made.texts:
         title = int(text.split()[1])
-        own = [row for row in range(number) if made.rows[row][1] == title]
+        own = made.owners == title
         query = made.titles[title][None].double()
-        everything = retrieval_scores(query, made.embeds.double(), made.mask)[0].tolist()
-        pictures = (made.embeds[:, 0].double() @ query[0]).tolist()
-        best_own = max(pictures[row] for row in own)
-        others = [row for row in range(number) if row not in own]
-        if sum(pictures[row] > best_own for row in others) <= number // 100:
-            answered.append(max(best_own, *(everything[row] for row in others)))
+        everything = retrieval_scores(query, made.embeds.double(), made.mask)[0]
+        pictures = made.embeds[:, 0].double() @ query[0]
+        best_own = pictures[own].max()
+        if (pictures[~own] > best_own).sum() <= len(own) // 100:
+            answered.append(max(best_own, everything[~own].max()).item())
     nonsense = retrieval_scores(torch.stack(made.nonsense), made.embeds, made.mask).amax(1)
     return answered, nonsense.numpy()
 

@@ -107,6 +107,5 @@ def test_a_text_does_not_count_for_the_clips_that_it_belongs_to(tmp_path):
     expected = fit_scales(torch.einsum("qd,vmd->qvm", queries, embeds), mask)
     options = measure_scales(gallery, owners, "texts", embed)["score_options"]
     assert options["modality_scale"] == pytest.approx(expected["modality_scale"]) and options["method"] == "max"
-    assert options["modality_offset"] == pytest.approx(expected["modality_offset"])
     with pytest.raises(TooFewTextsError, match="too few clips to measure"):
         measure_scales(gallery, dict.fromkeys(rows, set(names)), "texts", embed)
