@@ -1,13 +1,10 @@
 """Encoders with spaces of their own, side by side: a modality has a slice of a query's components."""
 
-import json
 import math
 
 import pytest
 import torch
 from datasets import load_from_disk
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
 from scalar_retrieval import Gallery, query_weights, retrieval_scores
@@ -45,51 +42,6 @@ def write(folder, clips, slices=SLICES, **options):
         writer.put_clips(*clips)
         writer.commit()
     return Gallery.open(folder)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Galleries by their slices."""
-    known = {}
-
-    def folder_of(slices, has_codes):
-        key = json.dumps([slices, has_codes])
-        if key not in known:
-            known[key] = write(tmp_path_factory.mktemp("gallery"), make(COUNT, slices), slices, has_codes=has_codes)
-        return known[key]
-
-    return folder_of
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_a_search_of_slices_is_that_of_dense_vectors(data, folders):
-    """Any temperature, selections, and queries that are zero in some slices."""
-    slices = data.draw(st.sampled_from([SLICES, [[0, 7], [0, 7]], [[3, 5], [0, 3], [3, 5]], [[2, 9], [0, 2]]]))
-    gallery = folders(slices, data.draw(st.booleans()))
-    _, embeds, mask = make(COUNT, slices)
-    number, dim = embeds.shape[1:]
-    temperature = data.draw(st.sampled_from([1e-3, 0.03, 0.1, 2.0, math.inf]))
-    queries = make_queries(3, dim, data.draw(st.integers(0, 5)))
-    start, stop = data.draw(st.sampled_from(slices))
-    if (start, stop) != (0, dim):
-        queries[1, start:stop] = 0
-    queries = normalize(queries, dim=-1)
-    names = NAMES[: data.draw(st.integers(1, number))] if data.draw(st.booleans()) else None
-    if names and not queries[1, slices[0][0] : slices[0][1]].any():
-        names = None
-    hits = gallery.search(queries, COUNT, temperature, modalities=names)
-    for query, found in zip(queries, hits, strict=True):
-        seen = torch.tensor([bool(query[start:stop].any()) for start, stop in slices])
-        seen &= torch.tensor([names is None or name in names for name in NAMES[:number]])
-        left = (mask & seen).any(1)
-        inputs = query[None].double(), embeds[left].double(), (mask & seen)[left]
-        scores = retrieval_scores(*inputs, query_temperature=temperature)[0]
-        clips = [f"clip {row}" for row in left.nonzero().flatten().tolist()]
-        expected = dict(zip(clips, scores.tolist(), strict=True))
-        assert dict(zip(found.clip_ids, found.scores.tolist(), strict=True)) == pytest.approx(expected, abs=1e-6)
-        ranked = [expected[name] for name in found.clip_ids]
-        assert ranked == pytest.approx(sorted(ranked, reverse=True), abs=1e-9)
 
 
 def test_vectors_that_are_not_zero_outside_their_slices_are_refused(tmp_path):
