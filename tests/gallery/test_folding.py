@@ -9,7 +9,6 @@ import torch
 
 from scalar_retrieval.gallery.filters import Filter, split_query
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
-from scalar_retrieval.gallery.hits import remarks_of
 from scalar_retrieval.gallery.searcher import Selection
 from scalar_retrieval.gallery.store.file_state import clip_stat
 from scalar_retrieval.gallery.words.cues import ClipWords
@@ -177,33 +176,3 @@ def test_words_that_are_new_in_the_next_state_of_a_gallery_are_found_beside_thos
     later = Gallery.open(place.folder / "gallery")
     later.searcher.clip_words = ClipWords(later, place.gallery.searcher.clip_words)
     assert said(later, "exit")[0] == ["heard.mp4"] and said(later, "good dog")[0] == ["spoken.mp4"]
-
-
-class Model:
-    """Embeds texts as one direction, and remembers them."""
-
-    method, learned = "scalar", {}
-
-    def __init__(self):
-        self.texts = []
-
-    def embed(self, texts):
-        self.texts += texts
-        return torch.eye(DIM)[:1].expand(len(texts), DIM)
-
-
-def test_a_search_by_texts_is_the_search_among_clips_that_say_what_is_quoted(place):
-    gallery, model = place.gallery, Model()
-    gallery.query_model = model
-    found = gallery.search(['a dog "Karin"', "a dog", '"Karin" on "the sea"'], 9)
-    assert model.texts == ["a dog Karin", "a dog", "Karin on the sea"]
-    assert [(hits.query, hits.words, hits.num_allowed) for hits in found] == [
-        ('a dog "Karin"', ("Karin",), 4),
-        ("a dog", (), 6),
-        ('"Karin" on "the sea"', ("Karin", "the sea"), 1),
-    ]
-    assert "2 clips were left out because it is not known what is said in them." in remarks_of(found)
-    mask = torch.tensor([name.endswith(("spoken.mp4", "given.mp4")) for name in gallery.clip_ids])
-    assert gallery.search('"Karin"', allowed=mask).clip_ids == [str(place.folder / "spoken.mp4")]
-    with pytest.raises(ValueError, match="A query is empty"):
-        gallery.search('""')
