@@ -99,11 +99,10 @@ def test_a_processed_clip_gives_the_bits_and_the_draws_of_a_raw_one(folder, sett
         states.append(generator.get_state())
         clips.append(clip)
     raw, processed = clips
-    assert (processed.frames, processed.waveform) == (None, None) and processed.has("video") == raw.has("video")
+    assert processed.frames is None and processed.waveform is None
     assert processed.duration == raw.duration and processed.problems == raw.problems
-    assert raw.has("video")
-    assert raw.has("audio") == (name != "counted.avi") and bool(raw.problems) == (name in ("half.mp4", "noisy.mp4"))
-    assert batches[0].keys() == batches[1].keys()
+    assert raw.has("video") and raw.has("audio") == (name != "counted.avi")
+    assert bool(raw.problems) == (name in ("half.mp4", "noisy.mp4"))
     for key, value in batches[0].items():
         assert torch.equal(value, batches[1][key]), key
     assert torch.equal(*states)
@@ -137,29 +136,21 @@ def test_impossible_limits_are_refused(setting):
 
 
 @pytest.mark.parametrize(
-    ("read", "limits", "name", "raised"),
-    [
-        (partial(read_frames, num_frames=8), Limits(pixels=64 * 64 - 1), "pixels", Limits(pixels=4096)),
-        (read_audio, Limits(duration=1), "duration", Limits(duration=10)),
-    ],
+    ("read", "name", "few", "enough"), [(read_frames, "pixels", 4095, 4096), (read_audio, "duration", 1, 10)]
 )
-def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, limits, name, raised):
-    message = rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`, or `processor"
-    with pytest.raises(LimitError, match=message) as reported:
-        read(folder / "whole.mp4", limits=limits)
-    assert not LimitError.no_longer_holds(str(reported.value), limits)
-    assert LimitError.no_longer_holds(str(reported.value), raised)
-    assert read(folder / "whole.mp4", limits=raised) is not None
+def test_a_limit_says_what_was_wanted_and_how_to_raise_it(folder, read, name, few, enough):
+    few, enough = Limits(**{name: few}), Limits(**{name: enough})
+    with pytest.raises(LimitError, match=rf"whole.mp4.*the limit is {name}=\d+.*`--limit {name}=\d+`") as reported:
+        read(folder / "whole.mp4", limits=few)
+    assert not LimitError.no_longer_holds(str(reported.value), few)
+    assert LimitError.no_longer_holds(str(reported.value), enough)
+    assert read(folder / "whole.mp4", limits=enough) is not None
 
 
 def test_the_limits_of_a_processor_count_and_are_not_saved(folder, tmp_path):
-    processor = sandboxed(make_plain_processor())
-    assert processor.reader.limits == Limits()
-    processor = sandboxed(processor, Limits(pixels=100))
+    processor = sandboxed(sandboxed(make_plain_processor()), Limits(pixels=100))
     with pytest.raises(LimitError, match="pixels=100"):
         processor.read_clip(folder / "whole.mp4")
-    clip = tolerant(processor).read_clip(folder / "whole.mp4", processed=True)
-    assert not clip.has("video") and clip.has("audio") and "pixels=100" in clip.problems[0]
     processor.save_pretrained(tmp_path)
     assert "reader" not in (tmp_path / "processor_config.json").read_text()
     assert type(type(processor).from_pretrained(tmp_path).reader) is MediaReader
