@@ -1,6 +1,5 @@
 """Files of the same content are one hit where that is wanted, and as many hits are found as without."""
 
-import hashlib
 import random
 
 import torch
@@ -16,22 +15,17 @@ def vectors(count, seed=0):
     return normalize(torch.randn(count, 3, DIM, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
-def hash_of(content):
-    return content and hashlib.sha256(content.encode()).hexdigest()
-
-
 def write(folder, hashes, names=None, **metadata):
     """A gallery of files of these contents; those of the same content have the same vectors."""
     names = names or [f"/clips/{number}.mp4" for number in range(len(hashes))]
-    contents = list(dict.fromkeys(zip(hashes, (name.partition("#")[2] for name in names), strict=True)))
-    rows = [contents.index(of) for of in zip(hashes, (name.partition("#")[2] for name in names), strict=True)]
+    keys = [(sha256, name.partition("#")[2]) for sha256, name in zip(hashes, names, strict=True)]
+    contents = list(dict.fromkeys(keys))
+    rows = [contents.index(key) for key in keys]
     with GalleryWriter(folder, "float32") as writer:
         writer.metadata = metadata
         writer.put_clips(names, vectors(len(contents))[rows], torch.ones(len(names), 3, dtype=torch.bool))
         files = {name.partition("#")[0]: sha256 for name, sha256 in zip(names, hashes, strict=True)}
-        writer.put_files(
-            [MediaFile(path, 1, 0, hash_of(sha256)) for path, sha256 in files.items() if sha256 is not None]
-        )
+        writer.put_files([MediaFile(path, 1, 0, sha256) for path, sha256 in files.items() if sha256 is not None])
         writer.commit()
     return Gallery.open(folder)
 
@@ -51,7 +45,7 @@ def without_copies(gallery, hits, hashes):
 
 
 def test_copies_of_a_clip_are_like_it(tmp_path):
-    gallery = write(tmp_path / "gallery", ["a", "b", "a", "a"])
+    gallery = write(tmp_path / "gallery", [letter * 64 for letter in "abaa"])
     hits = gallery.search(like="/clips/0.mp4", unique=True)
     assert reported(hits)[0] == (1, "/clips/2.mp4", ("/clips/3.mp4",))
 
@@ -60,11 +54,12 @@ def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without
     draw, num_further = random.Random(0), 0
     for number in range(8):
         names, hashes = [], []
-        for file, content in enumerate(draw.choices("abcdefgh", k=12)):
-            spans = [f"{start},{start + 1}" for start in range("hgfedcba".index(content) + 1)]
+        for file, content in enumerate(draw.choices(range(8), k=12)):
+            spans = [f"{start},{start + 1}" for start in range(content + 1)]
             names += [f"/clips/{file:02d}.mp4#t={span}" for span in spans]
             # Files of which no hash is known are no copies.
-            hashes += [(content, "", None)[file // 4]] * len(spans)
+            sha256 = ("", None)[file % 2] if file > 7 else f"{content}" * 64
+            hashes += [sha256] * len(spans)
         gallery, query = write(tmp_path / str(number), hashes, names, segment=1), vectors(1, number)[:, 0]
         allowed = Filter([f"*{digit}.mp4" for digit in draw.sample(range(10), 7)])
         (everything,) = gallery.search(query, len(gallery), allowed=allowed)
@@ -78,4 +73,4 @@ def test_each_file_and_each_content_once_is_the_best_window_of_each_file_without
             (hits,) = gallery.search(query, k, per_file=True, unique=True, allowed=allowed)
             assert [(hit.clip_id, hit.copies) for hit in hits] == list(best.values())[:k]
             num_further += len({hit.place.path for hit in everything[:k]}) < len(hits)
-    assert num_further > 5  # further windows were ranked
+    assert num_further > 5 and any(hit.copies for hit in hits)  # further windows were ranked
