@@ -140,9 +140,6 @@ def test_a_clip_is_named_as_it_is_shown_or_by_its_path(tmp_path, monkeypatch):
         assert gallery.clip_named(given) == names[expected]
     with pytest.raises(ValueError, match=r"is cut into windows in .*Name one of them, such as '.*#t=0,30', '.*#t=30'"):
         gallery.clip_named("deep/b.mp4")
-    several = write(tmp_path / "several", (["/a/x/1.mp4", "/a/y/1.mp4"], embeds[:2], mask[:2]))
-    with pytest.raises(ValueError, match="'1.mp4' matches several clips .*such as '/a/x/1.mp4', '/a/y"):
-        several.clip_named("1.mp4")
     with pytest.raises(KeyError, match="There is no clip 'x' in"):
         gallery.search(like="x")
 

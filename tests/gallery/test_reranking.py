@@ -13,7 +13,7 @@ from scalar_retrieval.eval.protocol.second_stage import first_candidates, fused_
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.querying import QueryModel
-from scalar_retrieval.gallery.second_stage.matching import clip_views, reranked_places
+from scalar_retrieval.gallery.second_stage.matching import clip_views
 from scalar_retrieval.gallery.store.file_state import clip_sha256, clip_stat
 from scalar_retrieval.gallery.words.transcripts import Transcripts
 from scalar_retrieval.modeling_scalar import ScalarModel
@@ -234,19 +234,3 @@ def test_what_has_no_second_stage_says_so(place, tmp_path):
     gallery.query_model = QueryModel(encoder, processor)
     with pytest.raises(ValueError, match="The second stage needs a cross-encoder"):
         gallery.search("low", rerank=5)
-
-
-def test_places_are_those_of_a_loop_over_readable_candidates():
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randint(0, 4, (200, 6), generator=generator).double()
-    values[torch.rand(values.shape, generator=generator) < 0.3] = torch.nan
-    ties = torch.randint(0, 2, values.shape, generator=generator)
-    expected = []
-    for row, tie in zip(values.tolist(), ties.tolist(), strict=True):
-        readable = [place for place, value in enumerate(row) if value == value]
-        best = sorted(readable, key=lambda place: (-row[place], tie[place], place))
-        line = list(range(len(row)))
-        for place, candidate in zip(readable, best, strict=True):
-            line[candidate] = place
-        expected.append(line)
-    assert reranked_places(values, ties).tolist() == expected
