@@ -88,9 +88,7 @@ def test_half_precision_stays_and_a_method_can_be_chosen():
     ("ids", "columns", "mask", "message"),
     [
         (["a", "b"], {"image": torch.eye(2) * torch.tensor([1, 0])}, None, "'image'.*'b'.*zero or not finite"),
-        (["a", "b"], {"image": [[1.0, 0.0], [math.nan, 1.0]]}, None, "'b'"),
         (["a", "b"], {"image": torch.eye(2)}, [True, True], "`mask` must be bools of shape"),
-        (["a"], {"image": torch.eye(2)}, None, "1 clips need"),
         (["a", "b"], {"image": torch.eye(2), "title": torch.eye(3)}, None, "as many vectors, .* got the shapes"),
         (["a", "b"], {"image": [[1, 0], [0, 1]]}, None, "`image` must be floats"),
         (["a", "b"], {"image": pa.array([[1.0], [1.0, 2.0]])}, None, "one length"),

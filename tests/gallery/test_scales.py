@@ -64,9 +64,8 @@ def test_a_modality_that_cannot_be_measured_counts_as_an_average_one():
     scales = fit_scales(similarities, mask)
     first, last = (moments(similarities[..., m].flatten().tolist()) for m in (0, 3))
     scale = 0.1 / ((first[1] + last[1]) / 2)
-    offset = -scale * (first[0] + last[0]) / 2
     assert scales["modality_scale"][1:3] == pytest.approx([scale] * 2)
-    assert scales["modality_offset"][1:3] == pytest.approx([offset] * 2)
+    assert scales["modality_offset"][1:3] == pytest.approx([-scale * (first[0] + last[0]) / 2] * 2)
 
 
 @pytest.mark.parametrize("number", [0, 9, 10])

@@ -143,14 +143,20 @@ class Galleries(RuleBasedStateMachine):
         self.writer.close()
         self.begin()
 
-    @rule(finish=FINISH, number=st.integers(1, 45))
-    def kill(self, finish, number):
+    def interrupt(self, change, number, stays=True, error=None):
+        """Let the n-th call that changes the disk fail with an error, or kill the process."""
         with pytest.MonkeyPatch.context() as patched:
-            Faults(patched, number, stays=True, error=None)
+            Faults(patched, number, stays, error)
             try:
-                getattr(self.writer, finish)()
+                change()
             except Killed:
                 pass
+            except OSError as raised:
+                assert raised.errno == error and str(self.folder.parent) in str(raised)
+
+    @rule(finish=FINISH, number=st.integers(1, 45))
+    def kill(self, finish, number):
+        self.interrupt(getattr(self.writer, finish), number)
         self.writer.close()  # the lock ends with its process
         self.settle()
         if (self.folder / MANIFEST).is_file():
@@ -161,23 +167,13 @@ class Galleries(RuleBasedStateMachine):
     @rule(number=st.integers(1, 20))
     def kill_while_opening(self, number):
         self.writer.close()
-        with pytest.MonkeyPatch.context() as patched:
-            Faults(patched, number, stays=True, error=None)
-            try:
-                GalleryWriter(self.folder).close()
-            except Killed:
-                pass
+        self.interrupt(lambda: GalleryWriter(self.folder).close(), number)
         self.begin()
 
     @rule(finish=FINISH, number=st.integers(1, 45), stays=st.booleans())
     def fill_the_disk(self, finish, number, stays):
         """A call fails; there is space again, and the same can be committed."""
-        with pytest.MonkeyPatch.context() as patched:
-            Faults(patched, number, stays, errno.ENOSPC)
-            try:
-                getattr(self.writer, finish)()
-            except OSError as error:
-                assert error.errno == errno.ENOSPC and str(self.folder.parent) in str(error)
+        self.interrupt(getattr(self.writer, finish), number, stays, errno.ENOSPC)
         self.settle()
         self.commit(finish)
 

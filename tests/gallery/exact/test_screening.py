@@ -18,14 +18,14 @@ from scalar_retrieval.gallery.exact.blocks import (
     exact_pairs,
 )
 from scalar_retrieval.gallery.exact.ranking import find_best, find_best_on_device
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.gallery import GalleryWriter
 from scalar_retrieval.gallery.store import columns
 from scalar_retrieval.gallery.store.codes import encode, multiplies_eight_bits, rotation
 from scalar_retrieval.gallery.store.columns import clip_table
 from scalar_retrieval.gallery.store.storage import Part
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
-from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
+from tests.gallery.conftest import make_clips, make_queries, write
 
 MIN_NORM = 1e-3
 KINDS = ("random", "clustered", "cancelling", "tied")
@@ -274,15 +274,11 @@ def test_codes_of_other_vectors_are_found_by_checking(tmp_path, monkeypatch):
 
 
 def test_a_gallery_without_codes_grows_without_them_and_gives_the_same(tmp_path):
-    names, embeds, mask = make_clips(60, seed=0)
+    first, second = make_clips(30, seed=0), make_clips(30, seed=1)
     with GalleryWriter(tmp_path / "old", "float32", has_codes=False) as writer:
-        writer.metadata = MADE_BY
-        writer.put_clips(names[:30], embeds[:30], mask[:30])
+        writer.put_clips(*first)
         writer.commit()
-    with GalleryWriter(tmp_path / "old") as writer:
-        writer.put_clips(names[30:], embeds[30:], mask[30:])
-        writer.commit()
-    old, new = Gallery.open(tmp_path / "old"), write(tmp_path / "new", (names, embeds, mask))
+    old, new = write(tmp_path / "old", second), write(tmp_path / "new", first, second)
     assert not old.has_codes and new.has_codes
     for method in ("scalar", "gram"):
         assert old.search(make_queries(5), 7, method=method) == new.search(make_queries(5), 7, method=method)
