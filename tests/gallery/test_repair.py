@@ -14,18 +14,6 @@ from scalar_retrieval.gallery.store.storage import DERIVED, signed
 from tests.gallery.conftest import MADE_BY, make_clips, make_queries, write
 
 
-def write_videos(folder):
-    """Two files of clips, of five and of four."""
-    with GalleryWriter(folder, "float32") as writer:
-        writer.metadata = MADE_BY
-        for seed, count in ((0, 5), (1, 4)):
-            names, *rest = make_clips(count, seed=seed)
-            writer.put_clips(names, *rest)
-            writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
-            writer.commit()
-    return Gallery.open(folder)
-
-
 def write_benchmark(folder):
     names, embeds, mask = make_clips(6)
     with GalleryWriter(folder, "float32") as writer:
@@ -41,7 +29,10 @@ def listing(folder):
 
 
 def test_a_damaged_file_is_put_aside_and_the_next_indexing_embeds_its_clips(tmp_path):
-    names = write_videos(tmp_path).clip_ids
+    names = write(tmp_path, make_clips(5), make_clips(4, seed=1)).clip_ids
+    with GalleryWriter(tmp_path) as writer:
+        writer.put_files([MediaFile(name, 1, 2, "a" * 64) for name in names])
+        writer.commit()
     (tmp_path / "clips" / "data-000002-1.arrow").write_bytes(b"x")
     reported = repair(tmp_path)
     assert "data-000002-1.arrow is damaged" in reported[0] and "4 rows of `clips` are lost" in reported[0]
@@ -76,7 +67,7 @@ def test_a_benchmark_of_which_a_part_is_lost_is_searched_but_not_evaluated(tmp_p
 
 
 def test_what_cannot_be_repaired_is_not_changed(tmp_path):
-    write_videos(tmp_path)
+    write(tmp_path, make_clips(5))
     for names, content, message in (
         ([MANIFEST], json.dumps(signed({"commit": 1, "version": 4})), "has version 4"),
         ([MANIFEST, COPY], "{", COPY),
@@ -96,7 +87,7 @@ def test_what_cannot_be_repaired_is_not_changed(tmp_path):
 def test_files_outside_a_gallery_are_neither_read_nor_moved(tmp_path, is_absolute):
     folder = tmp_path / "gallery"
     outside = tmp_path / "data-000001-0.arrow"
-    write_videos(folder)
+    write(folder, make_clips(9))
     outside.write_text("private")
     content = json.loads((folder / MANIFEST).read_text())
     content["tables"]["clips"][0]["file"] = str(outside) if is_absolute else f"../../{outside.name}"
