@@ -7,7 +7,6 @@ import pytest
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from scalar_retrieval.gallery.searcher import Selection
-from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 from tests.gallery.conftest import MADE_BY, make_clips
 
 DAY = 86_400 * 10**9
@@ -118,15 +117,6 @@ def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file
         writer.commit()
         writer.compact()
     assert named(Gallery.open(tmp_path), Filter(max_duration=7.5)) == (names[1:], {})
-
-
-def test_clips_of_no_files_have_no_date_and_are_found_by_their_names(tmp_path):
-    _, embeds, mask = make_clips(4)
-    columns = dict(zip(MODALITIES, embeds.unbind(1), strict=True))
-    gallery = Gallery.from_arrays(["v1", "v2", "w/v1", "x"], columns, mask)
-    assert named(gallery, Filter(paths="v?")) == (["v1", "v2", "w/v1"], {})
-    assert named(gallery, Filter(paths="v1", after="2026-01-01")) == ([], {"date": 2})
-    assert named(gallery, Filter(min_duration=0, before="2026-01-01")) == ([], {"duration": 4, "date": 4})
 
 
 def test_dates_are_moments_in_utc():
