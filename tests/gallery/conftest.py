@@ -40,11 +40,3 @@ def write(folder, *batches, dtype="float32"):
 def quick(monkeypatch):
     """No power is cut."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-@pytest.fixture
-def make_gallery(tmp_path):
-    def make(count=30, seed=0, **options):
-        return write(tmp_path / f"gallery-{seed}", make_clips(count, seed), **options)
-
-    return make

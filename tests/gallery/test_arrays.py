@@ -53,7 +53,7 @@ def test_a_gallery_of_arrays_holds_their_vectors_and_is_searched_and_evaluated(t
     assert gallery.dtype == "float32" and verify_gallery(tmp_path / "new")
     scores = retrieval_scores(queries, EMBEDS, MASK, query_temperature=0.2)
     for hits, expected in zip(gallery.search(queries, k=14), scores.sort(descending=True).values, strict=True):
-        assert [hit.score for hit in hits] == pytest.approx(expected.tolist(), abs=2e-6)
+        torch.testing.assert_close(hits.scores.float(), expected, rtol=0, atol=2e-6)
     assert gallery.search(queries.numpy(), k=14) == gallery.search(queries, k=14)
     loaded = Embeddings.load(tmp_path / "new")
     assert loaded.pairs.tolist() == [[0, 0], [1, 1], [1, 2]] and torch.equal(loaded.text_embeds, queries)

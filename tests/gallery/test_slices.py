@@ -17,7 +17,6 @@ from scalar_retrieval.hub_cards.gallery import stage_gallery
 from tests.gallery.conftest import MADE_BY
 
 NAMES = ["image", "title", "words", "sound"]
-COUNT = 12
 SLICES = [[0, 5], [5, 9], [5, 9], [9, 16]]
 
 

@@ -9,8 +9,6 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.modeling_scalar.image_processing_scalar import frame_indices
 from tests.media_corpus import write_film
 
-CAPTIONS = "1\n00:00:01,000 --> 00:00:02,000\nHello there\n\n2\n00:00:02,000 --> 00:00:03,000\nAgain\n"
-
 
 def write_media(path, num_frames=40, codec="libx264", seconds_of_audio=0.0, audio_codec="aac", size=64, **settings):
     """A clip of 10 frames a second, its sound 440 Hz with amplitude 0.5 left and 0.25 right."""

@@ -37,9 +37,6 @@ def mixes_of(number):
     return torch.tensor([mix for mix in itertools.product([False, True], repeat=number) if any(mix)])
 
 
-MIXES = mixes_of(3)
-
-
 def make_vectors(kind, count, dim, seed, number=3):
     """Unit vectors (count, number, dim): independent; in few groups; nearly cancelling; nearly or exactly the same,
     of other clips and of the same one."""
