@@ -174,12 +174,11 @@ def test_few_clips_are_scored_in_full():
 
 @pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
 @pytest.mark.parametrize("kind", ["random", "clustered"])
-@pytest.mark.parametrize("place", [None, *range(4)])
-def test_a_threshold_that_no_clip_or_fewer_than_k_clips_reach_is_noticed(kind, place, monkeypatch):
+def test_a_threshold_that_no_clip_or_fewer_than_k_clips_reach_is_noticed(kind, monkeypatch):
     block = make_block(kind, [3000], 32)
     texts = make_texts(block, 20, 0)
-    scores = np.sort(all_scores(block, texts, ScoreOptions())[0])[:, ::-1]
-    guessed = scores[:, place].copy() if place is not None else np.where(np.arange(20) % 2, 0.99, -1.0)
+    third = np.sort(all_scores(block, texts, ScoreOptions())[0])[:, -3]
+    guessed = np.where(np.arange(20) % 2, third, 2.0)
     monkeypatch.setattr(ranking, "_guessed", lambda *given: guessed)
     check(block, texts, 5, ScoreOptions())
 
@@ -207,18 +206,6 @@ def test_a_text_is_the_sum_of_two_in_half_precision():
     first, second = ranking._halves(texts)
     missed = texts.double() - first.double() - second.double() / ranking._SMALL
     assert 0 < missed.abs().max() < 2.0**-21
-
-
-@pytest.mark.parametrize("find", FINDS)
-def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64(find):
-    generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
-    names, mask = [str(row) for row in range(2000)], torch.ones(2000, 3, dtype=torch.bool)
-    block = block_of(
-        [Part(clip_table(names, normalize(vectors, dim=-1), mask, MODALITIES, dtype="float32", has_codes=True))],
-        [(0, 64)] * 3,
-    )
-    check(block, make_texts(block, 10, 0), 10, ScoreOptions(), find)
 
 
 @pytest.mark.parametrize("slices", [[(0, 33)], [(0, 33)] * 4, [(0, 20), (20, 33), (0, 20)]])
