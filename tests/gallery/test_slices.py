@@ -171,10 +171,8 @@ def test_modalities_of_equal_width_share_a_space_unless_they_have_different_name
 
 
 def test_spaces_of_other_modalities_are_refused():
-    names, embeds, mask = make(3)
-    columns, parts = dicts((names, embeds), make_queries(1, 16))
-    message = "`spaces` must name spaces of the modalities .*'image', 'title'.* got {'images': 'a'}"
-    with pytest.raises(ValueError, match=message):
-        Gallery.from_arrays(names, columns, mask, spaces={"images": "a"})
-    with pytest.raises(ValueError, match=message):
-        retrieval_scores(parts, columns, mask, spaces={"images": "a"})
+    clips = make(3)
+    columns, parts = dicts(clips, make_queries(1, 16))
+    for function, arguments in ((Gallery.from_arrays, (clips[0], columns)), (retrieval_scores, (parts, columns))):
+        with pytest.raises(ValueError, match="`spaces` must name spaces of the modalities .* got {'images': 'a'}"):
+            function(*arguments, clips[2], spaces={"images": "a"})

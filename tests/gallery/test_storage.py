@@ -80,30 +80,6 @@ def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
     assert len(Gallery.open(tmp_path)) == 9
 
 
-def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
-    """The files of the state whose manifest it has read are gone when it looks for them."""
-    from scalar_retrieval.gallery.store import storage
-
-    names, embeds, mask = make_clips(6)
-    write(tmp_path, (names, embeds, mask))
-    read, calls = storage.read_manifest, []
-
-    def overtaken(folder):
-        manifest = read(folder)
-        calls.append(manifest[0]["commit"])
-        if len(calls) == 1:
-            monkeypatch.undo()
-            with GalleryWriter(tmp_path) as writer:
-                writer.remove_clips(names[:4])  # more than half: the file is written anew
-                writer.commit()
-            monkeypatch.setattr(storage, "read_manifest", overtaken)
-        return manifest
-
-    monkeypatch.setattr(storage, "read_manifest", overtaken)
-    assert Gallery.open(tmp_path).clip_ids == names[4:]
-    assert calls[0] == 1 and calls[-1] == 2
-
-
 # Killed and damaged
 
 # Children are forked, so that libraries load once.
