@@ -21,11 +21,11 @@ PATHS = (
 )
 
 
-def make_gallery(folder, names, seconds=None, files=(), segment=None):
+def make_gallery(folder, names, files=()):
     _, embeds, mask = make_clips(len(names))
     with GalleryWriter(folder, "float32") as writer:
-        writer.metadata = MADE_BY | ({} if segment is None else {"segment": segment})
-        writer.put_clips(names, embeds, mask, seconds=seconds)
+        writer.metadata = MADE_BY
+        writer.put_clips(names, embeds, mask)
         writer.put_files(files)
         writer.commit()
     return Gallery.open(folder)
@@ -103,20 +103,6 @@ def test_a_pattern_takes_no_longer_than_it_has_letters(tmp_path):
     assert named(gallery, Filter(paths="*a" * 30 + "*b")) == ([], {})
     assert named(gallery, Filter(paths="**a" * 30)) == (names, {})
     assert named(gallery, Filter(paths="?" * 4096)) == ([], {})
-
-
-def test_windows_have_their_own_duration_and_the_date_and_the_path_of_their_file(tmp_path):
-    files = [MediaFile("/a/talk.mp4", 1, 2 * DAY, ""), MediaFile("/a/x#t=1,9.mp4#t=5", 1, 4 * DAY, "")]
-    names = ["/a/talk.mp4#t=0,30", "/a/talk.mp4#t=30,37.5", "/a/talk.mp4#t=37.5", files[1].path]
-    gallery = make_gallery(tmp_path, names, [30.0, 7.5, 3.25, 100.0], files, segment=30)
-    assert named(gallery, Filter(max_duration=7.5)) == (names[1:3], {})
-    assert named(gallery, Filter(paths="talk.mp4")) == (names[:3], {})
-    assert named(gallery, Filter(after="1970-01-04")) == (names[3:], {})
-    with GalleryWriter(tmp_path) as writer:
-        writer.put_clips(names[3:], *make_clips(1)[1:], seconds=[6.0])
-        writer.commit()
-        writer.compact()
-    assert named(Gallery.open(tmp_path), Filter(max_duration=7.5)) == (names[1:], {})
 
 
 def test_dates_are_moments_in_utc():
