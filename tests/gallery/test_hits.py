@@ -16,11 +16,11 @@ ODD = '/v/<b onload=x>&amp; "odd" \x1b[31m\u202e.mp4'
 
 
 def make_hits(*names, **options):
-    settings = {"num_clips": 1000, "num_scored": 14, "query": "a dog", "root": "/v"} | options
     nothing = [()] * len(names)
     texts = Texts(list(names), [place_of_clip(name) for name in names], nothing, nothing, [None] * len(names))
     weights = torch.tensor([0.73, 0.27, 0.0]).expand(len(names), 3)
-    return Hits(MODALITIES, torch.full((len(names),), 0.5), weights > 0, lambda: texts, weights=weights, **settings)
+    settings = {"num_clips": 1000, "num_scored": 14, "query": "a dog", "root": "/v", "weights": weights} | options
+    return Hits(MODALITIES, torch.full((len(names),), 0.5), weights > 0, lambda: texts, **settings)
 
 
 def test_hits_print_rank_score_name_weights_and_how_exact_they_are():
@@ -43,6 +43,11 @@ def test_that_nothing_matches_well_is_said_above_the_hits():
             "query: a dog", *[NOTHING_MATCHES] * is_said, "  1  0.500  a.mp4"
         ]  # fmt: skip
         assert HitLists([hits])._repr_html_().count(NOTHING_MATCHES) == is_said
+
+
+def test_the_second_stage_and_scores_without_weights_are_shown():
+    hits = make_hits("/v/1.mp4", weights=None, matches=torch.tensor([2.0]).double())
+    assert "\n  1  0.500  match +2.00  1.mp4\n     video present  audio present\n" in str(hits)
 
 
 def test_remarks_are_reported_once_for_all_queries():

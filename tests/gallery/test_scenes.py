@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalar_retrieval.gallery import scenes
-from scalar_retrieval.gallery.decoding import SandboxedReader
+from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.decoding.worker import colours_of
 from scalar_retrieval.gallery.scenes import PACE, SIDE, scene_windows
 from scalar_retrieval.gallery.store.windows import LEAST, SLIVER, clip_id_of, whole_files, windows_at
@@ -133,6 +133,20 @@ def test_decoders_that_measure_pieces_at_once_find_what_one_finds(tmp_path, monk
     found = reader.sample_colours(path, PACE, SIDE, lambda second: None)
     assert [second for second, _ in found] == [second for second, _ in expected] and len(found) > 110
     assert np.array_equal([colours for _, colours in found], [colours for _, colours in expected])
+
+
+def test_measuring_scenes_ends_with_the_group_of_its_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr("scalar_retrieval.gallery.decoding.pool._PIECE", 1.0)
+    path = write_film(tmp_path / "film.mp4", [5, 25])
+    stop, reached = Stop(), []
+
+    def reach(second):
+        stop.set()
+        reached.append(second)
+
+    with stop.threads(1) as executor, pytest.raises(Stopped):
+        executor.submit(SandboxedReader().sample_colours, path, PACE, SIDE, reach).result()
+    assert len(reached) < 10
 
 
 def test_what_has_no_pictures_is_shared_evenly(tmp_path):

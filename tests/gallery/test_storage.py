@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset, load_from_disk
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.store import storage
 from scalar_retrieval.gallery.store.columns import clip_table, query_table
 from scalar_retrieval.gallery.store.writing import Writer
 from tests.gallery.conftest import make_clips, make_queries, write
@@ -78,6 +79,26 @@ def test_an_open_gallery_stays_what_it_was(tmp_path, monkeypatch):
     assert opened.clip_ids == names and torch.equal(opened.modality_embeds(), embeds)
     assert len(opened.search(make_queries(1), k=30)[0]) == 30
     assert len(Gallery.open(tmp_path)) == 9
+
+
+def test_a_reader_that_meets_a_commit_sees_the_new_state(tmp_path, monkeypatch):
+    """The files of the state whose manifest it has read are gone when it looks for them."""
+    names, embeds, mask = make_clips(6)
+    write(tmp_path, (names, embeds, mask))
+    read, commits = storage.read_manifest, []
+
+    def overtaken(folder):
+        manifest = read(folder)
+        commits.append(manifest[0]["commit"])
+        if len(commits) == 1:
+            with GalleryWriter(tmp_path) as writer:
+                writer.remove_clips(names[:4])  # more than half: the file is written anew
+                writer.commit()
+        return manifest
+
+    monkeypatch.setattr(storage, "read_manifest", overtaken)
+    assert Gallery.open(tmp_path).clip_ids == names[4:]
+    assert commits[0] == 1 and commits[-1] == 2
 
 
 # Killed and damaged
