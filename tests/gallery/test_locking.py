@@ -13,6 +13,7 @@ import torch
 
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.repair import repair
+from scalar_retrieval.gallery.store import files
 from scalar_retrieval.gallery.store.places import MANIFEST
 from tests.gallery.conftest import make_clips, make_queries, write
 
@@ -121,6 +122,22 @@ def test_writers_that_do_not_see_each_others_lock_lose_nothing_that_was_committe
         with pytest.raises(ValueError, match="Another process has written to .* meanwhile"):
             first.commit()
     assert len(Gallery.open(tmp_path)) == 5 and Gallery.open(tmp_path).verify()
+
+
+def test_a_writer_whose_new_files_another_one_cleared_away_does_not_commit(tmp_path, monkeypatch):
+    write(tmp_path, make_clips(2))
+    with GalleryWriter(tmp_path) as writer:
+        sync = files.sync_folder
+
+        def cleared(folder):
+            sync(folder)
+            (tmp_path / "clips" / "data-000002-1.arrow").unlink()
+
+        monkeypatch.setattr("scalar_retrieval.gallery.store.writing.sync_folder", cleared)
+        writer.put_clips(*make_clips(2, seed=1))
+        with pytest.raises(ValueError, match="Another process has written to"):
+            writer.commit()
+    assert len(Gallery.open(tmp_path)) == 2 and Gallery.open(tmp_path).verify()
 
 
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])

@@ -449,8 +449,27 @@ def test_sound_of_noise_in_no_known_order_of_channels_is_skipped():
     assert not media_scalar._can_be_mixed(frame)
 
 
+def test_sound_after_a_gap_is_found_at_its_time(tmp_path):
+    path = write(
+        tmp_path, "gap.mkv", remux(media("matroska", "", "pcm_s16le", seconds=9.0), "matroska", _without_4_to_6)
+    )
+    for reader in READERS.values():
+        seconds = [len(reader.read_audio(path, window)) / 16_000 for window in ((0, 3), (3, 6), (6, 9))]
+        assert seconds == pytest.approx([3, 1, 3], abs=0.1)
+        assert len(reader.read_audio(path)) == pytest.approx(7 * 16_000, abs=3000)
+
+
 def _without_4_to_6(packets):
     return [packet for packet in packets if not 4 <= packet.pts * packet.time_base < 6]
+
+
+@pytest.mark.parametrize("start", [NOISE[:100_000], b"no sound " * 500, bytes(5000)], ids=["noise", "text", "zeros"])
+def test_sound_after_garbage_and_after_a_second_header_is_read(tmp_path, start):
+    sound = media("mp3", "", "libmp3lame", seconds=4.0)
+    path = write(tmp_path, "joined.mp3", start + sound[: len(sound) // 2 + 50] + sound)
+    there = sum(frame.samples / frame.sample_rate for frame in decode_what_can_be(path, "audio"))
+    found, _ = hear(path)
+    assert len(found) / 16_000 == pytest.approx(there, rel=0.02) and there > 5.9
 
 
 def test_windows_of_damaged_films_are_reported_in_one_sentence(tmp_path):

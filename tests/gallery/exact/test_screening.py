@@ -201,11 +201,45 @@ def test_no_score_is_above_its_bound_from_eight_bits(kind, options, slices):
     assert above[is_clip].max() <= 1e-9
 
 
+@pytest.mark.skipif(not multiplies_eight_bits(33), reason="this machine does not screen in eight bits")
+@pytest.mark.parametrize("m", range(3))
+def test_no_score_is_above_its_bound_where_a_text_points_to_what_rounding_lost(m):
+    slices = [(0, 20), (20, 33), (0, 20)]
+    block = make_block("random", [400], 33, slices=slices)
+    start, stop = slices[m]
+    (codes,) = block.codes
+    turned = block.chunks[0][m].double() @ rotation(stop - start)
+    lost = turned - codes.codes[m].double() * codes.scale[:, None].double()
+    # Those clips whose stated error is that of this modality
+    rows = (lost.norm(dim=1) > 0.95 * codes.error).nonzero().flatten()[:50]
+    texts = make_texts(block, len(rows), 0)
+    texts[:, start:stop] = 3 * normalize(lost[rows] @ rotation(stop - start).T, dim=-1).float()
+    texts = normalize(texts, dim=-1)
+    of_one = block.with_modalities(torch.arange(3) == m)
+    truth = all_scores(of_one, texts, ScoreOptions())[0]
+    lowest = np.full(len(texts), -math.inf)
+    upper, found = ranking._screened(of_one, ranking._coded(of_one, texts), 1, lowest, ScoreOptions())
+    room = upper.numpy() - np.take_along_axis(truth, found.numpy(), axis=1)
+    assert len(rows) > 10 and room[(upper > -math.inf).numpy()].min() >= -1e-9
+
+
 def test_a_text_is_the_sum_of_two_in_half_precision():
     texts = normalize(torch.randn(50, 512), dim=-1)
     first, second = ranking._halves(texts)
     missed = texts.double() - first.double() - second.double() / ranking._SMALL
     assert 0 < missed.abs().max() < 2.0**-21
+
+
+@pytest.mark.parametrize("find", FINDS)
+def test_clips_that_float32_cannot_tell_apart_are_scored_in_float64(find):
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(1, 3, 64, generator=generator) + 1e-7 * torch.randn(2000, 3, 64, generator=generator)
+    names, mask = [str(row) for row in range(2000)], torch.ones(2000, 3, dtype=torch.bool)
+    block = block_of(
+        [Part(clip_table(names, normalize(vectors, dim=-1), mask, MODALITIES, dtype="float32", has_codes=True))],
+        [(0, 64)] * 3,
+    )
+    check(block, make_texts(block, 10, 0), 10, ScoreOptions(), find)
 
 
 @pytest.mark.parametrize("slices", [[(0, 33)], [(0, 33)] * 4, [(0, 20), (20, 33), (0, 20)]])
@@ -235,6 +269,21 @@ def test_products_that_are_cut_off_or_not_written_are_noticed(write, monkeypatch
     exact = torch._int_mm
     monkeypatch.setattr(torch, "_int_mm", lambda a, b, out: write(exact(a, b, out=out)))
     assert not multiplies_eight_bits.__wrapped__(33)
+
+
+@pytest.mark.parametrize("find", FINDS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e-3])
+def test_a_vector_that_is_not_as_it_was_written_is_noticed_unless_it_may_not_be_found(find, value):
+    block = make_block("random", [200], 16)
+    row = int((block.allowed & block.modality_mask[:, 1]).nonzero()[5])
+    text = normalize(block.vectors_at(torch.tensor([row])).sum(1), dim=-1)
+    block.chunks[0] = tuple(column.clone() for column in block.chunks[0])
+    block.chunks[0][1][row, 3] += value
+    with pytest.raises(DamagedVectorsError) as raised:
+        find(block, text, 5, ScoreOptions())
+    assert row in raised.value.rows
+    others = block.limited(torch.arange(200) != row)
+    assert find(others, text, 5, ScoreOptions()).scores.isfinite().all()
 
 
 # Damage -------------------------------------------------------------------------------------------------------------
