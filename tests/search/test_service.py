@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -30,7 +30,6 @@ from tests.search.serving import (
     FITTED,
     PRESENCE,
     SECRET,
-    WordModel,
     make_app,
     put_clips,
     recorded,
@@ -82,36 +81,29 @@ def check(client, answer, query, without=None, **options):
         assert (found["name"], found["score"]) == (name, pytest.approx(hit.score, abs=1e-5))  # float32
         assert found["weights"] == pytest.approx(hit.weights, abs=1e-5)
         assert found["presence"] == dict(zip(MODALITIES, PRESENCE[name], strict=True))
+        assert found["problems"] == (["the subtitles are no text"] if name == "silent.webm" else [])
 
 
 def test_hits_are_those_of_the_gallery_at_any_temperature_and_of_the_modalities_that_are_switched_on(client):
+    before = client.app.model.num_texts
     temperatures = [{"query_temperature": temperature} for temperature in (0.001, 0.5, 10)]
     for options in ({}, {"modalities": ["audio"]}, *temperatures):
-        answer = search(client, **options)
-        check(client, answer, vector("a dog"), **options)
+        answer = search(client, " a wolf", **options)
+        check(client, answer, vector("a wolf"), **options)
         assert ("modalities" in options) == (len(answer["hits"]) < len(PRESENCE))  # some clips have no sound
+    assert client.app.model.num_texts == before + 1  # a query is embedded once
     assert [len(search(client, k=k)["hits"]) for k in (1, 3)] == [1, 3]
 
 
-def test_that_nothing_matches_well_is_reported_where_it_was_fitted_to_such_a_search(tmp_path):
-    write_gallery(tmp_path, **FITTED)
+def test_what_a_search_does_not_find_is_reported(tmp_path):
+    write_gallery(tmp_path, **FITTED | {"model": "light"})
     with TestClient(make_app(tmp_path), ADDRESS) as client:
+        assert "no actions, colours or people" in client.get("/api/gallery").json()["limits"]
         answer = search(client)
-        assert (answer["matches_well"], answer["note"]) == (False, NOTHING_MATCHES) and len(answer["hits"]) >= 3
+        assert (answer["matches_well"], answer["note"]) == (False, NOTHING_MATCHES) and answer["hits"]
         like = client.post("/api/like", json={"key": answer["hits"][0]["key"]}).json()
-        for other in (search(client, query_temperature=0.2), like):
+        for other in (search(client, query_temperature=0.2), like):  # for which nothing was fitted
             assert (other["matches_well"], other["note"]) == (None, None)
-
-
-def test_a_query_is_embedded_once_while_the_temperature_slides(unchanged):
-    app = make_app(unchanged)
-    with TestClient(app, ADDRESS) as client:
-        for temperature in (0.01, 0.1, 1):
-            search(client, query_temperature=temperature)
-        search(client, query="  a dog ")
-        assert app.model.num_texts == 1
-        search(client, query="another")
-    assert app.model.num_texts == 2
 
 
 def test_clips_like_one_are_found_by_its_centroid_and_without_itself(client):
@@ -124,11 +116,6 @@ def test_clips_like_one_are_found_by_its_centroid_and_without_itself(client):
     assert response.status_code == 404 and "modalities" in response.json()["error"]
 
 
-def test_a_hit_says_what_could_not_be_read(client):
-    problems = {hit["name"]: hit["problems"] for hit in search(client)["hits"]}
-    assert problems.pop("silent.webm") == ["the subtitles are no text"] and not any(problems.values())
-
-
 def test_the_gallery_says_what_it_holds(client):
     about = client.get("/api/gallery").json()
     assert (about["name"], about["num_clips"]) == ("gallery", 5)
@@ -137,47 +124,13 @@ def test_the_gallery_says_what_it_holds(client):
     assert about["has_query_temperature"] and about["problem"] is None and about["limits"] is None
 
 
-def test_a_model_may_score_by_any_modality_of_the_gallery(tmp_path, monkeypatch):
-    monkeypatch.setattr(WordModel, "config", SimpleNamespace(query_temperature=0.1, aggregation="title"))
-    write_gallery(tmp_path, modalities=["video", "title"])
-    with TestClient(make_app(tmp_path), ADDRESS) as client:
-        about = client.get("/api/gallery").json()
-        hits = client.post("/api/search", json={"query": "a dog"}).json()["hits"]
-    assert about["method"] == "title" and not about["has_query_temperature"]
-    expected = {name: (vector("a dog") @ vectors_of(name, ["title"])[0]).item() for name in PRESENCE}
-    assert {hit["name"]: hit["score"] for hit in hits} == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_gallery_of_a_small_model_says_what_it_does_not_find(tmp_path):
-    write_gallery(tmp_path, model="light")
-    with TestClient(make_app(tmp_path), ADDRESS) as client:
-        about = client.get("/api/gallery").json()
-    limits = about["limits"]
-    assert "a thousand kinds of things" in limits and "no actions, colours or people" in limits
-    assert "--model openai/clip-vit-base-patch32+laion" in about["advice"] and "--model" not in limits
-
-
-def test_the_schema_describes_every_answer(client):
+def test_the_schema_describes_every_answer_and_has_the_usual_page(client):
     schema = client.get("/api/openapi.json").json()
-    assert set(schema["paths"]) == {
-        "/api/session", "/api/gallery", "/api/clips", "/api/search", "/api/like",
-        "/api/clips/{key}/media", "/api/clips/{key}/captions", "/api/clips/{key}/words", "/api/clips/{key}/still",
-        "/api/clips/{key}/loudness",
-    }  # fmt: skip
     for path in schema["paths"].values():
         for call in path.values():
             assert call["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
-    types = {name: kind.get("properties", {}) for name, kind in schema["components"]["schemas"].items()}
-    assert {"query", "k", "query_temperature", "modalities", "filter", "per_file", "unique", "within", "sort"} == set(
-        types["SearchRequest"]
-    )
-    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(
-        types["ClipFilter"]
-    )
-    assert "`2026-01-31T18:00`" in types["ClipFilter"]["after"]["description"]
-
-
-def test_the_usual_page_of_an_api_is_there(client):
+    fields = schema["components"]["schemas"]["ClipFilter"]["properties"]
+    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(fields)
     response = client.get("/docs")
     policy = response.headers["content-security-policy"]
     assert response.status_code == 200 and "api/openapi.json" in response.text and "'sha256-" in policy
@@ -234,16 +187,15 @@ def test_hits_have_the_date_and_the_place_of_their_recording_and_can_be_sorted(d
     ]
     assert recordings[4][1:] == (None, False, None) and [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
     about = dated.get("/api/gallery").json()
-    assert (about["num_files"], about["oldest"]) == (5, "2026-01-01T00:00:00Z")
-    assert about["newest"] == "2026-01-04T00:00:00Z"
+    assert (about["oldest"], about["newest"]) == ("2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z")
 
 
-@pytest.mark.parametrize("text", ["\\u0000", "a\\u0000b", "\\ud800", "d\\udfffg"])
+@pytest.mark.parametrize("text", ["a\\u0000b", "\\ud800"])
 def test_a_filter_by_what_no_text_has_finds_nothing(client, text):
     headers = {"content-type": "application/json"}
     for wanted in (f'{{"paths": ["*{text}*"]}}', f'{{"words": ["dog {text}x"]}}'):
         body = f'{{"query": "a dog", "filter": {wanted}}}'
-        response = client.post("/api/search", content=body.encode(), headers=headers)
+        response = client.post("/api/search", content=body, headers=headers)
         assert response.status_code == 200 and response.json()["hits"] == [], wanted
 
 
@@ -286,14 +238,12 @@ def test_clips_are_listed_by_name_and_page_by_page(windows):
     hits = []
     for skip in (0, 10, 20, 30):
         hits += listed(windows, k=10, skip=skip)["hits"]
-    places = [("a song.webm", start, start + 1) for start in range(12)]
-    places += [("short.webm", None, None), *(("talk.webm", start, start + 1) for start in range(12))]
-    assert [(hit["name"], hit["start"], hit["stop"]) for hit in hits] == places
+    places = [("a song.webm", start) for start in range(12)]
+    places += [("short.webm", None), *(("talk.webm", start) for start in range(12))]
+    assert [(hit["name"], hit["start"]) for hit in hits] == places
     assert [hit["rank"] for hit in hits] == list(range(1, 26)) and {hit["score"] for hit in hits} == {None}
-    assert windows.get(hits[0]["media"]).content.strip() == b"x"
     files = listed(windows, per_file=True)
     assert counts_of(files) == COUNTS and list(counts_of(files)) == list(COUNTS)
-    assert (files["num_files"], files["num_clips"]) == (3, 25)
     some = listed(windows, filter={"paths": ["talk*"]}, per_file=True)
     assert list(counts_of(some)) == ["talk.webm"] and some["num_allowed"] == 12
     assert len(listed(windows, within=hits[-1]["key"], k=20)["hits"]) == 12
@@ -321,86 +271,67 @@ def test_a_clip_is_played_in_parts(client):
 
 def test_how_loud_a_sound_is_over_its_time_is_reported(tmp_path):
     halves = wav(tone(16_000) + bytes(2 * 16_000))  # a second of sound, a second of silence
-    ids = {"bell.wav": halves, "bell.wav#t=0,1": halves, "bell.wav#t=1": halves, "broken.wav": b"x"}
-    write_gallery(tmp_path, ids, segment=1, modalities=["audio"])
+    names = ("bell.wav", "bell.wav#t=0,1", "bell.wav#t=1")
+    write_gallery(tmp_path, dict.fromkeys(names, halves) | {"broken.wav": b"x"}, segment=1, modalities=["audio"])
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         hits = {(hit["name"], hit["start"]): hit for hit in search(client)["hits"]}
         found = {place: client.get(f"/{hit['loudness']}").json() for place, hit in hits.items()}
-        (tmp_path / "clips" / "bell.wav").unlink()
-        whole_file = hits["bell.wav", None]["loudness"]
-        assert client.get(f"/{whole_file}").json() == []  # it is gone
     whole = found["bell.wav", None]
     assert len(whole) == 100 and max(whole) == 1 and min(whole[:49]) > 0.9 and max(whole[51:]) < 0.1
     assert min(found["bell.wav", 0.0]) > 0.9 and max(found["bell.wav", 1.0][2:]) == 0
     assert found["broken.wav", None] == []
 
 
-def test_a_gallery_cannot_make_other_files_public(tmp_path):
-    """Identifiers are what somebody wrote into a gallery, maybe a stranger: only media are served."""
-    secret = tmp_path / "secret.txt"
-    secret.write_text("secret")
-    (tmp_path / "clips").mkdir()
-    (tmp_path / "clips" / "link.mp4").symlink_to(secret)
-    os.mkfifo(tmp_path / "clips" / "pipe.mp4")
-    (tmp_path / "clips" / "folder.mp4").mkdir()
-    ids = [str(secret), "relative.mp4", "/etc/passwd"]
-    ids += [str(tmp_path / "clips" / name) for name in ("link.mp4", "pipe.mp4", "folder.mp4", "gone.mp4")]
-    put_clips(tmp_path / "gallery", ids)
-    with TestClient(make_app(tmp_path), ADDRESS) as client:
-        hits = {hit["name"]: hit for hit in search(client)["hits"]}
-        assert set(hits) == {os.sep.join(name.split(os.sep)[-2:]) for name in ids}  # no folder is that of all
-        unplayed = (f"{tmp_path.name}/secret.txt", "relative.mp4", "etc/passwd")
-        assert [hits[name]["media"] for name in unplayed] == [None] * 3
-        for hit in hits.values():
-            response = client.get(f"/api/clips/{hit['key']}/media")
-            assert response.status_code == 404 and set(response.json()) == {"error"}, hit["name"]
-
-
 @pytest.mark.promise("code", "`scalar serve` shows no file outside a gallery's folder but those that were indexed")
 @pytest.mark.parametrize("record", [None, "forged", "of nothing"])
 def test_a_file_that_a_stranger_named_is_not_served(tmp_path, record):
-    secret = tmp_path / "secret.mp4"
-    secret.write_bytes(b"secret")
+    """Identifiers and records are what somebody wrote into a gallery: only media that were indexed are served."""
+    secret, text, own = (tmp_path / name for name in ("secret.mp4", "secret.txt", "own.mp4"))
     secret.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nsecret words\n")
-    own = tmp_path / "own.mp4"
-    own.write_bytes(b"own")
+    for path in (secret, text, own):
+        path.write_bytes(path.stem.encode())
+    (tmp_path / "link.mp4").symlink_to(text)
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "folder.mp4").mkdir()
     files = [recorded(own)]
     if record is not None:
         sha256 = "0" * 64 if record == "forged" else hashlib.sha256().hexdigest()
         files.append(MediaFile(str(secret), secret.stat().st_size, 0, sha256))
-    put_clips(tmp_path / "gallery", [str(secret), str(own)], files)
+    unplayed = ["relative.mp4", "/etc/passwd", str(text)]
+    others = [str(tmp_path / f"{name}.mp4") for name in ("secret", "link", "pipe", "folder", "gone")]
+    put_clips(tmp_path / "gallery", [*unplayed, *others, str(own)], files)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
-        assert client.get(f"/api/clips/{keys['own.mp4']}/media").content == b"own"
-        assert client.get(f"/api/clips/{keys['secret.mp4']}/words").json() == []
-        for call in ("media", "captions"):
-            response = client.get(f"/api/clips/{keys['secret.mp4']}/{call}")
-            assert response.status_code == 404 and set(response.json()) == {"error"}
+        hits = {Path(hit["name"]).name: hit for hit in search(client)["hits"]}
+        assert client.get(f"/api/clips/{hits.pop('own.mp4')['key']}/media").content == b"own"
+        assert len(hits) == 8 and [hits[Path(name).name]["media"] for name in unplayed] == [None] * 3
+        for name, hit in hits.items():
+            for call in ("media", "captions"):
+                response = client.get(f"/api/clips/{hit['key']}/{call}")
+                assert response.status_code == 404 and set(response.json()) == {"error"}, name
+            assert client.get(f"/api/clips/{hit['key']}/words").json() == []
         assert search(client, '"secret words"')["num_allowed"] == 0
 
 
 def test_a_copied_gallery_serves_the_media_that_lie_in_it_and_no_others(tmp_path):
+    names = ["whole.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
+    put_clips(tmp_path / "gallery", names, [MediaFile(name, 6, 0, "0" * 64) for name in names])
     media = tmp_path / "gallery" / "media"
-    media.mkdir(parents=True)
+    media.mkdir()
     (tmp_path / "secret.mp4").write_bytes(b"secret")
     (tmp_path / "secret.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nsecret words\n")
     (media / "whole.mp4").write_bytes(b"whole")
-    (media / "whole.srt").symlink_to(tmp_path / "secret.srt")
-    (media / "linked.mp4").symlink_to(tmp_path / "secret.mp4")
-    (media / "folder").symlink_to(tmp_path)
-    (media / "within.mp4").symlink_to("whole.mp4")
-    names = ["whole.mp4", "linked.mp4", "folder/secret.mp4", "within.mp4", "../../secret.mp4"]
-    put_clips(tmp_path / "named", names, [MediaFile(name, 6, 0, "0" * 64) for name in names])
-    for part in (tmp_path / "named").iterdir():
-        part.rename(tmp_path / "gallery" / part.name)
+    for name, target in (
+        ("whole.srt", tmp_path / "secret.srt"), ("linked.mp4", tmp_path / "secret.mp4"), ("folder", tmp_path),
+        ("within.mp4", "whole.mp4"),
+    ):  # fmt: skip
+        (media / name).symlink_to(target)
+    played = {}
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
-        assert len(keys) == len(names)
-        answers = {name: client.get(f"/api/clips/{key}/media") for name, key in keys.items()}
-        played = {name: answer.content for name, answer in answers.items() if answer.status_code == 200}
-        assert played == {"whole.mp4": b"whole", "within.mp4": b"whole"}
-        for key in keys.values():
-            assert client.get(f"/api/clips/{key}/captions").status_code == 404
+        for hit in search(client)["hits"]:
+            answer = client.get(f"/api/clips/{hit['key']}/media")
+            played[hit["name"]] = answer.content if answer.status_code == 200 else None
+            assert client.get(f"/api/clips/{hit['key']}/captions").status_code == 404
+    assert list(played.values()).count(None) == 3 and played["whole.mp4"] == played["within.mp4"] == b"whole"
 
 
 def test_a_picture_is_sent_as_one_if_browsers_show_its_type(tmp_path):
@@ -415,14 +346,13 @@ def test_a_picture_is_sent_as_one_if_browsers_show_its_type(tmp_path):
 def test_a_file_is_played_whatever_becomes_of_its_subtitles(place):
     dog, cat = (place / "clips" / name for name in ("dog.webm", "cat.webm"))
     named, beside = place / "words.srt", cat.with_suffix(".srt")
-    srt = "1\n00:00:00,000 --> 00:00:01,000\na bark\n"
-    for path in (named, beside):
-        path.write_text(srt)
+    named.touch()
+    beside.write_text("1\n00:00:00,000 --> 00:00:01,000\na bark\n")
     with GalleryWriter(place / "gallery") as writer:
         for paths in ((str(dog), str(named)), (str(cat),)):
             writer.put_files([MediaFile(paths[0], *clip_stat(*paths), clip_sha256(*paths))])
         writer.commit()
-    beside.write_text(srt.replace("bark", "loud bark"))
+    beside.write_text("1\n00:00:00,000 --> 00:00:01,000\na loud bark\n")
     with TestClient(make_app(place), ADDRESS) as client:
         for path in (dog, cat):
             address = media_of(client, path.name)
@@ -437,10 +367,9 @@ def test_a_file_is_played_whatever_becomes_of_its_subtitles(place):
 
 def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, place):
     before = {hit["name"]: hit["key"] for hit in search(changing)["hits"]}
-    (place / "clips" / "new.webm").write_bytes(b"new")
     with GalleryWriter(place / "gallery") as writer:
         writer.remove_clips([str(place / "clips" / "dog.webm")])  # rows move
-        writer.put_clips([str(place / "clips" / "new.webm")], vectors_of("new")[None], torch.ones(1, 3).bool())
+        writer.put_clips(["new.webm"], vectors_of("new")[None], torch.ones(1, 3).bool())
         writer.commit()
     assert {hit["name"] for hit in search(changing)["hits"]} == {*before, "new.webm"} - {"dog.webm"}
     played = {name: changing.get(f"/api/clips/{key}/media").status_code for name, key in before.items()}
@@ -450,12 +379,12 @@ def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, p
 def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changing, place):
     manifest = place / "gallery" / "gallery.json"
     good = manifest.read_bytes()
-    for bad in (b"", b"{}", None, good.replace(b"f" * 64, b"e" * 64)):
-        manifest.unlink(missing_ok=True)
-        if bad is not None:
-            manifest.write_bytes(bad)
+    for bad in (b"{}", good.replace(b"f" * 64, b"e" * 64)):
+        manifest.write_bytes(bad)
         assert len(search(changing)["hits"]) == 5
         assert "cannot be opened" in changing.get("/api/gallery").json()["problem"]
+    manifest.unlink()
+    assert "cannot be opened" in changing.get("/api/gallery").json()["problem"]
     manifest.write_bytes(good)
     stop = time.monotonic() + 20
     while changing.get("/api/gallery").json()["problem"] is not None:
@@ -466,12 +395,11 @@ def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changi
 
 def test_an_empty_gallery_says_so(tmp_path):
     with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64, "segment": 30}
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64}
         writer.commit()
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         answer = search(client, per_file=True)
-        assert answer["hits"] == [] and "no clips" in answer["note"]
-        assert client.get("/api/gallery").json()["num_clips"] == 0 and listed(client)["hits"] == []
+        assert answer["hits"] == [] and "no clips" in answer["note"] and listed(client)["hits"] == []
 
 
 # Wrong questions ----------------------------------------------------------------------------------------------------
@@ -479,21 +407,19 @@ def test_an_empty_gallery_says_so(tmp_path):
 QUESTION = b'{"query": "a dog"%s}'
 NAMED = "must name some of ('video', 'audio', 'subtitle'), got"
 WRONG = [
-    (b"", "Field required."), (b"{", "JSON"), (b"[]", "object"), (b"\xff\xfe", ""), (b"[" * 60_000, ""),
+    (b"", "Field required."), (b"{", "JSON"), (b"\xff\xfe", ""), (b"[" * 60_000, ""),
     (b'{"text": "a dog"}', "`query`: Field required; `text`: Extra inputs are not permitted."),
     (b'{"query": " \\n "}', "`query`: type"), (b'{"query": "\\ud800"}', "`query`"),
     (b'{"query": "' + b"a" * 2001 + b'"}', "2000"),
     (QUESTION % b', "k": 0', "`k`"), (QUESTION % (b', "k": ' + b"9" * 5000), ""),
     (QUESTION % b', "query_temperature": NaN', "`query_temperature`"),
     (QUESTION % b', "query_temperature": 1e-9', "`query_temperature`"),
-    (QUESTION % b', "modalities": []', "`modalities`"), (QUESTION % b', "method": "gram"', "`method`"),
+    (QUESTION % b', "modalities": []', "`modalities`"), (QUESTION % b', "modalities": ["audio", "Video"]', NAMED),
+    (QUESTION % b', "filter": {"has": ["\\u0000"]}', NAMED),
     (QUESTION % b', "filter": {"min_duration": 5, "max_duration": 2}', "Swap"),
     (QUESTION % b', "filter": {"paths": ["a", "a", "a", "a", "a", "a", "a", "a", "a"]}', "paths"),
     (QUESTION % b', "filter": {"size": 3}', "size"), (QUESTION % b', "filter": {"after": "1700000000"}', "2026-01-31"),
 ]  # fmt: skip
-for name in (b"smell", b"Video", b"\\u0000", b""):
-    for field in (b', "modalities": ["audio", "%s"]', b', "filter": {"has": ["%s"]}'):
-        WRONG.append((QUESTION % (field % name), NAMED))
 
 
 @pytest.mark.parametrize(("body", "reported"), WRONG, ids=lambda part: repr(part[:60]))
@@ -511,7 +437,7 @@ KEYS = "0 0000000000000000 ²000000000000000 .. %2e%2e%2f0 ../../etc/passwd %2Fe
 
 @pytest.mark.parametrize(
     ("method", "path", "code"),
-    [("GET", "/api/search", 405), ("DELETE", "/", 405), ("GET", "/api/none", 404), ("GET", "/../page.html", 404)]
+    [("DELETE", "/", 405), ("GET", "/api/none", 404), ("GET", "/../page.html", 404)]
     + [("GET", f"/api/clips/{key}/media", 404) for key in KEYS],
 )
 def test_what_is_not_there_is_reported_in_one_sentence(client, method, path, code):
@@ -526,14 +452,10 @@ def test_a_question_that_is_too_long_is_refused_whether_it_says_so_or_not(client
     assert client.post("/api/search", content=iter([body]), headers=headers).status_code == 413
 
 
-@pytest.mark.parametrize("error", [ValueError("/videos/caf\udce9:\nwrong"), OSError("/videos"), KeyError("/videos")])
+@pytest.mark.parametrize("error", [ValueError("/videos/caf\udce9:\nwrong"), OSError("/videos")])
 def test_what_a_library_says_is_not_reported(unchanged, monkeypatch, error):
     app = make_app(unchanged)
-
-    def search_fails(*_):
-        raise error
-
-    monkeypatch.setattr(app.archive, "search", search_fails)
+    monkeypatch.setattr(app.archive, "search", Mock(side_effect=error))
     with TestClient(app, ADDRESS, raise_server_exceptions=False) as client:
         response = client.post("/api/search", json={"query": "a dog"})
     assert response.status_code >= 500 and list(response.json()) == ["error"] and "videos" not in response.text
@@ -580,38 +502,32 @@ def test_names_that_are_made_to_lead_here_are_refused(client, host, code):
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {"origin": "http://evil.example"},
-        {"origin": "http://127.0.0.1:9000"},
-        {"sec-fetch-site": "same-site"},
-    ],
+    [{"origin": "http://evil.example"}, {"origin": "http://127.0.0.1:9000"}, {"sec-fetch-site": "same-site"}],
 )
-def test_pages_of_other_sites_get_no_answer(unchanged, headers):
-    with TestClient(make_app(unchanged), ADDRESS) as client:
-        media = media_of(client, "dog.webm")
-        asked = (("POST", "/api/search"), ("GET", f"/{media}"), ("HEAD", f"/{media}"), ("OPTIONS", "/api/search"))
-        for method, path in asked:
-            response = client.request(method, path, headers=headers, content=b"video")
-            assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
-        own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
-        assert client.get("/api/gallery", headers=own).status_code == 200
+def test_pages_of_other_sites_get_no_answer(client, headers):
+    media = media_of(client, "dog.webm")
+    for method, path in (("POST", "/api/search"), ("GET", f"/{media}"), ("OPTIONS", "/api/search")):
+        response = client.request(method, path, headers=headers, content=b"video")
+        assert response.status_code == 403 and "access-control-allow-origin" not in response.headers
+    own = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
+    assert client.get("/api/gallery", headers=own).status_code == 200
 
 
 def test_without_the_token_only_the_empty_page_is_given(unchanged):
+    bearer = {"authorization": f"Bearer {SECRET}"}
     with TestClient(make_app(unchanged, secret=SECRET), ADDRESS) as client:
         assert client.get("/").status_code == 200
-        for method, path in (
-            ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/like"), ("GET", "/api/clips/0-0/media"),
-            ("GET", "/api/openapi.json"), ("HEAD", "/api/clips/0-0/media"),
-        ):  # fmt: skip
-            for given in (None, "Bearer", "Bearer wrong", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer \xe9"):
-                headers = {} if given is None else {"authorization": given.encode("latin-1")}
+        wrong = [
+            {"authorization": given.encode("latin-1")} for given in (f"Basic {SECRET}", f"Bearer {SECRET}x", "\xe9")
+        ]
+        for headers in ({}, *wrong, {"cookie": f"{guard.COOKIE}={SECRET}"}):
+            for method, path in (
+                ("GET", "/api/gallery"), ("POST", "/api/search"), ("POST", "/api/session"),
+                ("GET", "/api/openapi.json"), ("HEAD", "/api/clips/0-0/media"),
+            ):  # fmt: skip
                 response = client.request(method, path, headers=headers, content=b"{}")
                 assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
-            assert client.request(method, path, headers={"cookie": f"{guard.COOKIE}={SECRET}"}).status_code == 401
-        bearer = {"authorization": f"Bearer {SECRET}"}
         assert client.get("/api/gallery", headers=bearer).status_code == 200
-        assert client.post("/api/session").status_code == 401
         given = client.post("/api/session", headers=bearer).headers["set-cookie"]
         assert SECRET not in given and "HttpOnly" in given and "SameSite=strict" in given
         assert client.get("/api/gallery").status_code == 200  # by the cookie
