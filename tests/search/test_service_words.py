@@ -2,18 +2,16 @@
 
 import os
 import threading
-from pathlib import Path
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.windows import clip_id_of
 from scalar_retrieval.gallery.words.cues import cues_between, read_cues
-from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts, as_vtt, write_transcript
+from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Cue, Transcripts, as_vtt, write_transcript
 from scalar_retrieval.search.service.matching_lines import best_cues
-from tests.search.serving import make_app, vectors_of, write_gallery
+from tests.search.serving import PRESENCE, make_app, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 SRT = """1
@@ -40,35 +38,34 @@ def test_cues_are_read_with_their_seconds_and_written_as_players_take_them(tmp_p
     for name, content in (("a.srt", SRT), ("b.vtt", as_vtt(CUES))):
         (tmp_path / name).write_text(content)
         assert read_cues(tmp_path / name) == CUES
-    for content in (b"\xff\xfe", b"", b"no times", b"00:00:01,000 --> 00:00:02,000\n\n"):
+    for content in (b"\xff\xfe", b"", b"no times"):
         (tmp_path / "c.srt").write_bytes(content)
         assert read_cues(tmp_path / "c.srt") == []
-    assert read_cues(tmp_path / "none.srt") == read_cues(tmp_path) == []
+    assert read_cues(tmp_path / "none.srt") == []
 
 
 def test_the_words_that_fit_best_are_those_that_the_query_shares_with_few():
     assert best_cues(CUES, "the dog in a field", 1) == [(CUES[0], True)]
     assert best_cues(CUES, "dogs", 2) == [(CUES[0], True), (CUES[2], True)]  # in another form, too
-    assert best_cues(CUES, "thunder", 2) == [(CUES[0], False), (CUES[1], False)] and best_cues([], "a", 2) == []
-    assert (
-        cues_between(CUES, 1.5, 2.2) == [CUES[1]]
-        and cues_between(CUES, None, None) == CUES
-        and cues_between(CUES, 3, None) == CUES[2:]
-    )
+    assert best_cues(CUES, "thunder", 2) == [(CUES[0], False), (CUES[1], False)]
+    assert cues_between(CUES, 1.5, 2.2) == [CUES[1]] and cues_between(CUES, 3, None) == CUES[2:]
 
 
 @pytest.fixture
-def client(tmp_path):
+def client(tmp_path, monkeypatch):
+    """Of a gallery of windows with subtitles, a file that was heard and has words on the screen, and one without."""
     names = [clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None)), "heard.webm", "silent.webm"]
+    for name in names[:3]:
+        monkeypatch.setitem(PRESENCE, name, (True, True, True))
     write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
     (tmp_path / "clips" / "talk.srt").write_text(SRT)
     (tmp_path / "clips" / "silent.srt").symlink_to("/etc/passwd")
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.put_files([MediaFile(str(tmp_path / "clips" / "heard.webm"), 1, 0, "0" * 64)])
         writer.commit()
-    transcripts = Transcripts(tmp_path / "gallery")
-    transcripts.folder.mkdir()
-    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a bell rings")], "a model")
+    (tmp_path / "gallery" / "transcripts").mkdir()
+    for kind, cue in ((SPEECH, Cue(1.0, 2.0, "a bell rings")), (SCREEN, Cue(3.0, 4.0, "ring the bell"))):
+        write_transcript(Transcripts(tmp_path / "gallery", kind).path_of("0" * 64), [cue], "a model")
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         client.folder = tmp_path
         yield client
@@ -76,19 +73,15 @@ def client(tmp_path):
 
 def test_a_hit_carries_the_words_that_match_and_their_seconds(client, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
-    write_modalities(client)
     found = client.post("/api/search", json={"query": 'rings "dogs answer"', "k": 1}).json()["hits"]
     said = {"start": 3604.1, "stop": 3605.0, "text": CUES[2].text, "source": "subtitle", "is_asked": True}
     assert found[0]["said"] == [said | {"marks": [[4, 15]]}]
     found = hits(client)
     assert [line["text"] for line in found["talk.webm", 0]["said"]] == [CUES[0].text]
     assert found["silent.webm", None]["said"] is None
-    listed = client.post("/api/clips", json={}).json()["hits"]
-    assert {hit["said"] for hit in listed} == {None}
 
 
 def test_an_answer_does_not_wait_for_words_that_take_long_to_read(client, monkeypatch):
-    write_modalities(client)
     monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 0.05)
     going_on = threading.Event()
     monkeypatch.setattr("scalar_retrieval.search.service.routes.words_of", lambda *_: going_on.wait(20))
@@ -104,63 +97,42 @@ def hits(client):
 
 
 def test_a_clip_tells_its_words_and_its_captions(client):
-    write_modalities(client)
     found = hits(client)
-    for start, query, texts in (
-        (0, "dogs", [(CUES[0].text, True)]),
-        (2, "cats", [(CUES[1].text, False), (CUES[2].text, False)]),
-    ):
-        key = found["talk.webm", start]["key"]
-        reported = client.get(f"/api/clips/{key}/words", params={"query": query}).json()
-        assert [(cue["text"], cue["is_asked"]) for cue in reported] == texts
-    captions = client.get(f"/api/clips/{key}/captions")
+
+    def words(name, start, query):
+        key = found[name, start]["key"]
+        lines = client.get(f"/api/clips/{key}/words", params={"query": query}).json()
+        return [(line["source"], line["text"], line["is_asked"]) for line in lines], client.get(
+            f"/api/clips/{key}/captions"
+        )
+
+    assert words("talk.webm", 0, "dogs")[0] == [("subtitle", CUES[0].text, True)]
+    lines, captions = words("talk.webm", 2, "cats")
+    assert lines == [("subtitle", CUES[1].text, False), ("subtitle", CUES[2].text, False)]
     assert captions.headers["content-type"].startswith("text/vtt") and captions.text == as_vtt(CUES)
-    key = found["heard.webm", None]["key"]
-    heard = client.get(f"/api/clips/{key}/words", params={"query": "bell"}).json()
-    assert {cue["source"]: (cue["start"], cue["text"]) for cue in heard} == {
-        "speech": (1, "a bell rings"), "screen": (3, "ring the bell"),
-    }  # fmt: skip
-    captions = client.get(f"/api/clips/{key}/captions").text
-    assert "a bell rings" in captions and "ring the bell" not in captions
-
-
-def write_modalities(client):
-    """Let all clips have subtitles, and the heard one words on the screen, too."""
-    screen = Transcripts(client.folder / "gallery", SCREEN)
-    write_transcript(screen.path_of("0" * 64), [Cue(3.0, 4.0, "ring the bell")], "a reader")
-    with GalleryWriter(client.folder / "gallery") as writer:
-        names = [str(client.folder / "clips" / name) for name in ("talk.webm#t=0,2", "talk.webm#t=2", "heard.webm")]
-        vectors = torch.stack([vectors_of(Path(name).name) for name in names])
-        writer.put_clips([*names], vectors, torch.ones(3, 3, dtype=torch.bool))
-        writer.commit()
-
-
-def test_recognised_speech_is_counted_apart_from_subtitles(client):
-    assert client.get("/api/gallery").json()["heard"] == 0
-    write_modalities(client)
+    # Recognised speech is counted apart from subtitles; words on the screen are no captions.
+    lines, captions = words("heard.webm", None, "bell")
+    assert lines == [("speech", "a bell rings", True), ("screen", "ring the bell", True)]
+    assert "a bell rings" in captions.text and "ring the bell" not in captions.text
+    assert [name for (name, _), hit in found.items() if hit["heard"]] == ["heard.webm"]
     about = client.get("/api/gallery").json()
     assert about["share"]["subtitle"] == 3 / 4 and about["heard"] == 1 / 4
-    hits = client.post("/api/clips", json={}).json()["hits"]
-    assert [hit["name"] for hit in hits if hit["heard"]] == ["heard.webm"]
 
 
 def test_what_is_quoted_must_be_said_in_a_clip(client):
-    write_modalities(client)  # a gallery which knows of subtitles
-
     def found_by(query, **options):
         answer = client.post("/api/search", json={"query": query} | options).json()
-        return {(hit["name"], hit["start"]) for hit in answer["hits"]}, answer["num_allowed"], answer["note"]
+        return {(hit["name"], hit["start"]) for hit in answer["hits"]}, answer["note"]
 
-    assert found_by('x "DOGS answer"')[:2] == ({("talk.webm", 2)}, 1)
-    assert found_by('"a béll"')[:2] == ({("heard.webm", None)}, 1)
-    assert found_by("x", filter={"words": ["the dog", "so"]})[:2] == ({("talk.webm", 0)}, 1)
-    note = found_by('"dog" and "bell"')[2]
-    assert note == "The filters, or the words in quotation marks, leave none of the 4 clips."
-    listed = client.post("/api/clips", json={"filter": {"words": ["dogs"]}}).json()
-    assert [hit["start"] for hit in listed["hits"]] == [2]
-    assert client.post("/api/search", json={"query": ' "" '}).status_code == 422
-    wrong = client.post("/api/search", json={"query": "x", "filter": {"words": ["..."]}})
-    assert wrong.status_code == 422 and "words or phrases" in wrong.json()["error"]
+    assert found_by('x "DOGS answer"')[0] == {("talk.webm", 2)}
+    assert found_by('"a béll"')[0] == {("heard.webm", None)}
+    assert found_by("x", filter={"words": ["the dog", "so"]})[0] == {("talk.webm", 0)}
+    nothing = "The filters, or the words in quotation marks, leave none of the 4 clips."
+    assert found_by('"dog" and "bell"') == (set(), nothing)
+    (listed,) = client.post("/api/clips", json={"filter": {"words": ["dogs"]}}).json()["hits"]
+    assert (listed["start"], listed["said"]) == (2, None)
+    for wrong in ({"query": ' "" '}, {"query": "x", "filter": {"words": ["..."]}}):
+        assert client.post("/api/search", json=wrong).status_code == 422
 
 
 def test_nothing_is_reported_of_what_is_no_subtitle_file(client):
