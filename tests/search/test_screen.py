@@ -4,6 +4,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import matplotlib
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from scalar_retrieval.gallery.decoding import Limits, SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.words.cues import read_cues
-from scalar_retrieval.gallery.words.transcripts import SCREEN, Cue, Transcripts
+from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts
 from scalar_retrieval.search.recognised import RecognitionError
 from scalar_retrieval.search.screen import (
     RapidOcrReader,
@@ -36,31 +37,22 @@ def at(*frames, pace=2.0):
     ("frames", "expected"),
     [
         ([], []),
-        ([[], [], []], []),
-        ([["..."], ["-"]], []),
         # time codes, and patterns that look like letters
-        ([["00:12:33"], ["RO"], ["2x"], ["É é"], ["ー"]], []),
+        ([["00:12:33", "..."], ["RO", "-"], ["2x"], ["É é"], ["ー"]], []),
         ([["00:12:33", "EXIT"], ["Aus", "RO"]], [(0, 2, "EXIT"), (2, 4, "Aus")]),
-        ([["я и ты"], ["出口"], ["火"], ["の"], ["ﾄ"], ["출구"]],
-         [(0, 2, "я и ты"), (2, 4, "出口"), (4, 6, "火"), (6, 8, "の"), (8, 10, "ﾄ"), (10, 12, "출구")]),
-        ([["exit"], ["exit"], ["exit"]], [(0, 6, "exit")]),
-        ([[], ["exit"], [], []], [(2, 4, "exit")]),
-        ([["one"], ["two"], ["two"]], [(0, 2, "one"), (2, 6, "two")]),
+        ([["я и ты"], ["火"], ["ﾄ"], ["출구"]], [(0, 2, "я и ты"), (2, 4, "火"), (4, 6, "ﾄ"), (6, 8, "출구")]),
+        ([[], ["one"], ["two"], ["two"], []], [(2, 4, "one"), (4, 8, "two")]),
         # what comes and goes together is one cue, in reading order
         ([["title", "by somebody"], ["title", "by somebody"], ["end"]], [(0, 4, "title\nby somebody"), (4, 6, "end")]),
         ([["title"], ["title", "more"], ["more"]], [(0, 4, "title"), (2, 6, "more")]),
         # the same line, read a little differently; what was read most often is reported
-        ([["Chapter one: belIs"], ["Chapter one: bells"], ["CHAPTER ONE BELLS"], ["Chapter one: bells"]],
-         [(0, 8, "Chapter one: bells")]),
-        ([["Grusse aus Koln am Rhein"], ["Grüsse aus Köln am Rhein"], ["Grüsse aus Köln am Rhein"]],
-         [(0, 6, "Grüsse aus Köln am Rhein")]),
+        ([["Grüße: belIs"], ["Grüße: bells"], ["GRUSSE BELLS"], ["Grüße: bells"]], [(0, 8, "Grüße: bells")]),
         # numbers are not misread but counted
         ([["chapter 12 of the book"], ["chapter 13 of the book"]],
          [(0, 2, "chapter 12 of the book"), (2, 4, "chapter 13 of the book")]),
         # missed once is the same line, missed twice it was away
-        ([["exit"], [], ["exit"]], [(0, 6, "exit")]),
-        ([["exit"], [], [], ["exit"]], [(0, 2, "exit"), (6, 8, "exit")]),
         ([["exit"], [], ["exit"], []], [(0, 6, "exit")]),
+        ([["exit"], [], [], ["exit"]], [(0, 2, "exit"), (6, 8, "exit")]),
         # twice in a frame is one line, two that are alike are two
         ([["exit", "exit"], ["exit", "exit"]], [(0, 4, "exit")]),
         ([["the door is on the left", "the door is on the lift"]] * 2,
@@ -89,14 +81,11 @@ class Fake:
 @pytest.mark.parametrize(
     ("lines", "names", "expected"),
     [
-        (["国"], "/videos/bus.mp4", []),
-        (["国", "Line 12 to the station"], "/videos/bus.mp4", ["Line 12 to the station"]),
-        (["国", "の", "RO", "EXIT"], "/videos/bus.mp4", ["RO", "EXIT"]),
+        (["国", "の", "RO", "Line 12 to the station"], "/videos/bus.mp4", ["RO", "Line 12 to the station"]),
         # a name, a longer line, or a kindred script says that it is a word
         (["国"], "/视频/bus.mp4", ["国"]),
         (["国", "中国铁路"], "/videos/bus.mp4", ["国", "中国铁路"]),
         (["火", "の", "人々"], "/videos/さくら.mp4", ["火", "の", "人々"]),
-        (["Aus"], "/videos/bus.mp4", ["Aus"]),
     ],
 )
 def test_a_lone_character_is_a_word_only_where_others_are(lines, names, expected):
@@ -127,14 +116,14 @@ def test_a_picture_in_which_nothing_changes_is_not_read_again():
     fake, noise = Fake(), np.random.default_rng(0)
     pictures = [(bright(100) + noise.integers(0, 6, (64, 48, 3))).astype(np.uint8) for _ in range(5)]
     pictures += [bright(200), bright(200), bright(200, (32, 32)), bright(0)]
-    cues = words_of([(2.0 * place, picture) for place, picture in enumerate(pictures)], fake, end=18.0)
-    assert cues == [Cue(0, 10, "brightness of 2"), Cue(10, 16, "brightness of 4")] and len(fake.pictures) == 4
+    cues = words_of(list(enumerate(pictures)), fake, end=9.0)
+    assert cues == [Cue(0, 5, "brightness of 2"), Cue(5, 8, "brightness of 4")] and len(fake.pictures) == 4
     small = bright(100)
     small[40:48, 8:12] = 160  # a letter
     slowly = [bright(100 + 3 * step) for step in range(20)]  # changes in the end
     for pictures, least, most in (([bright(100), small], 2, 2), (slowly, 4, 9)):
         fake = Fake()
-        words_of([(float(place), picture) for place, picture in enumerate(pictures)], fake, end=20.0)
+        words_of(list(enumerate(pictures)), fake, end=20.0)
         assert least <= len(fake.pictures) <= most
 
 
@@ -148,19 +137,18 @@ def slides(tmp_path_factory):
 
 
 def test_words_of_a_file_are_kept_with_its_seconds_and_who_read_them(slides, tmp_path):
-    fake = Fake()
+    fake, reader = Fake(), SandboxedReader()
     screen, reported = Screen(tmp_path, fake), []
-    screen.on_progress = lambda path, second: reported.append((path, second))
-    found = screen.of(str(slides), "a1", SandboxedReader())
-    assert found == str(Transcripts(tmp_path, SCREEN).with_words("a1")) and len(fake.pictures) == 3
-    assert reported == [(str(slides), pytest.approx(2.0 * place)) for place in range(5)]
-    assert [tuple(cue) for cue in read_cues(found)] == [
+    screen.on_progress = lambda path, second: reported.append(second)
+    found = screen.of(str(slides), "a1", reader)
+    assert reported == pytest.approx([0, 2, 4, 6, 8])
+    assert read_cues(found) == [
         (2.0, 6.0, "brightness of 2"), (6.0, pytest.approx(10.0, abs=0.1), "brightness of 4"),
     ]  # fmt: skip
     assert "NOTE made by machine: a reader 1.0" in Path(found).read_text()
-    assert screen.of(str(slides), "a1", SandboxedReader()) == found and len(fake.pictures) == 3  # once
-    assert Screen(tmp_path).of(str(slides), "a1", SandboxedReader()) == found
-    assert Screen(tmp_path).of(str(slides), "a2", SandboxedReader()) is None
+    # They are read once, and found without a reader.
+    assert screen.of(str(slides), "a1", reader) == Screen(tmp_path).of(str(slides), "a1", reader) == found
+    assert len(fake.pictures) == 3 and Screen(tmp_path).of(str(slides), "a2", reader) is None
     assert os.listdir(tmp_path / "transcripts") == ["a1.screen.vtt"]
     assert Transcripts(tmp_path).count() == (0, 0) and screen.count() == (1, 1)  # what is heard is of another kind
 
@@ -199,13 +187,10 @@ def test_reading_is_given_up_at_the_next_frame_and_leaves_nothing(slides, tmp_pa
 def test_slides_stand_still_and_films_and_empty_pictures_do_not():
     slide, other = drawn(("The bells ring at noon", 20, 20, 40)), drawn(("at noon", 20, 20, 40))
     noise = np.random.default_rng(0).integers(-3, 4, (8, *slide.shape))  # of compression
-    slides = np.stack([slide, slide, slide, slide, slide, slide, other, other])
-    assert stands_still((slides + noise).clip(0, 255).astype(np.uint8))
-    for frames in (
-        np.stack([np.roll(slide, 40 * step, 1) for step in range(8)]),  # moves
-        np.stack([drawn()] * 8),  # has no edges
-        slide[None],  # may be of a film
-    ):
+    assert stands_still((np.stack([slide] * 6 + [other] * 2) + noise).clip(0, 255).astype(np.uint8))
+    moves = np.stack([np.roll(slide, 40 * step, 1) for step in range(8)])
+    no_edges = np.stack([drawn()] * 8)
+    for frames in (moves, no_edges, slide[None]):
         assert not stands_still(frames)
 
 
@@ -241,18 +226,15 @@ def test_letters_of_many_sizes_and_two_languages_are_read_in_their_order(rapid):
 
 
 @pytest.mark.promise("files", "Pictures for text recognition have a bounded size, whatever their shape")
-@pytest.mark.parametrize(
-    "size", [(16, 4096), (4096, 16), (4, 960), (960, 4), (1, 1), (960, 1), (400, 960), (540, 960), (2000, 2000)]
-)
+@pytest.mark.parametrize("size", [(16, 4096), (4096, 16), (1, 1), (960, 1), (400, 960), (540, 960), (2000, 2000)])
 def test_the_recogniser_computes_on_pictures_of_bounded_size(rapid, monkeypatch, size):
     seen = []
 
-    class Detector:
-        def __call__(self, values):
-            seen.append(values.shape[-2:])
-            return np.zeros((1, 1, *values.shape[-2:]), np.float32)
+    def detect(values):
+        seen.append(values.shape[-2:])
+        return np.zeros((1, 1, *values.shape[-2:]), np.float32)
 
-    monkeypatch.setattr(rapid._read._load_det_model(), "session", Detector())
+    monkeypatch.setattr(rapid._read._load_det_model(), "session", detect)
     rapid(np.zeros((*size, 3), np.uint8))
     ((height, width),) = seen
     assert min(height, width) <= 960 and max(height, width) <= 3 * 480 + 32
@@ -262,29 +244,8 @@ def test_words_of_a_long_and_narrow_picture_are_read(rapid):
     assert rapid(drawn(("The bells ring at noon", 20, 4, 24), size=(960, 40))) == ["The bells ring at noon"]
 
 
-def test_colours_are_not_swapped(rapid):
-    """Blue on black is hardly seen by a reader that takes it for red; what counts is that both are read alike."""
-    seen = []
-    rapid._read, read = (lambda picture: seen.append(picture) or read(picture)), rapid._read
-    try:
-        rapid(drawn(("red", 20, 20, 40), ground=(200, 0, 10)))
-    finally:
-        rapid._read = read
-    assert seen[0][-1, -1].tolist() == [10, 0, 200]  # as OpenCV has it
-
-
-def test_a_film_with_moving_words_is_read_through(rapid, tmp_path):
-    def picture(index):
-        if index < 40:
-            return drawn(("Opening credits", 20 + 4 * index, 60 + index, 36), size=(384, 384))
-        if index < 60:
-            return drawn(size=(384, 384))
-        return drawn(("Thank you for watching", 20, 300, 24), ("The End", 20, 100, 48), size=(384, 384))
-
-    write_media(tmp_path / "film.mp4", num_frames=100, size=384, pictures=picture)
-    found = Screen(tmp_path, rapid).of(str(tmp_path / "film.mp4"), "a1", SandboxedReader())
-    cues = read_cues(found)
-    assert [(cue.start, cue.text) for cue in cues] == [
-        (0.0, "Opening credits"), (6.0, "The End Thank you for watching"),
-    ]  # fmt: skip
-    assert [cue.stop for cue in cues] == [4.0, pytest.approx(10.0, abs=0.1)]
+def test_colours_are_not_swapped(rapid, monkeypatch):
+    read = Mock(return_value=Mock(txts=["red"]))
+    monkeypatch.setattr(rapid, "_read", read)
+    assert rapid(drawn(ground=(200, 0, 10))) == ["red"]
+    assert read.call_args.args[0][-1, -1].tolist() == [10, 0, 200]  # as OpenCV has it
