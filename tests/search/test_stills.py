@@ -3,6 +3,7 @@ one they are made on request."""
 
 import io
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
-from scalar_retrieval.gallery.store.stills import Stills
+from scalar_retrieval.gallery.store.stills import Stills, as_still
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.search.sources import find_files
@@ -26,6 +27,7 @@ from tests.search.serving import make_app, write_gallery
 from tests.search.wrong_galleries import hash_of_file
 
 ADDRESS = "http://127.0.0.1:8000"
+TALK = ["talk.webm#t=0,2", "talk.webm#t=2"]
 
 
 def talk():
@@ -43,11 +45,17 @@ def clips(tmp_path):
     return folder
 
 
-def index(clips, model, processor, segment=None, **options):
-    with GalleryWriter(clips.parent / "gallery", "float32") as writer:
-        writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
-        make_indexer(writer, model, processor, num_workers=1, **options).update(find_files([clips]))
-    return Gallery.open(clips.parent / "gallery")
+@pytest.fixture
+def index(clips, tiny_model, tiny_processor):
+    """Indexes the clips, and returns the gallery."""
+
+    def index(segment=None, **options):
+        with GalleryWriter(clips.parent / "gallery", "float32") as writer:
+            writer.metadata = {"model": "model"} | ({} if segment is None else {"segment": segment})
+            make_indexer(writer, tiny_model, tiny_processor, num_workers=1, **options).update(find_files([clips]))
+        return Gallery.open(clips.parent / "gallery")
+
+    return index
 
 
 def names(gallery):
@@ -66,69 +74,62 @@ def frame_in(still, path):
     return np.argmin(differences)
 
 
-def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still(clips, tiny_model, tiny_processor):
-    gallery = index(clips, tiny_model, tiny_processor)
+def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still_as_long_as_it_is_there(clips, index):
+    gallery = index()
     still = Stills(gallery.path).path_of(gallery.files[str(clips / "talk.mkv")].sha256)
     assert names(gallery.path) == [still.name]  # the copy shares it, and a sound has none
     assert still.stat().st_size < 15_000
     assert frame_in(still, clips / "talk.mkv") == 22  # of two frames, at a quarter and three quarters, the second
-
-
-def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(clips, tiny_model, tiny_processor):
-    gallery = index(clips, tiny_model, tiny_processor, segment=1)
-    sha256 = gallery.files[str(clips / "talk.mkv")].sha256
-    stills = [f"{sha256}@{start}.000.jpg" for start in range(3)]
-    assert names(gallery.path) == stills
-    before = {name: (gallery.path / "stills" / name).stat().st_mtime_ns for name in stills}
-    os.rename(clips / "talk.mkv", clips / "moved.mkv")
-    index(clips, tiny_model, tiny_processor, segment=1, prune=True)
-    assert {name: (gallery.path / "stills" / name).stat().st_mtime_ns for name in names(gallery.path)} == before
-    with GalleryWriter(gallery.path) as writer:
-        remove(writer, [clips / "moved.mkv"])
-        assert names(gallery.path) == stills  # those of the copy
-        remove(writer, [clips / "copy.mkv"])
-    assert names(gallery.path) == []
-
-
-def test_a_file_that_changes_or_is_pruned_takes_its_still_along(clips, tiny_model, tiny_processor):
-    index(clips, tiny_model, tiny_processor)
     (clips / "copy.mkv").unlink()
     (clips / "talk.mkv").write_bytes(media("matroska", "mjpeg", "", frames=4, seconds=1, size=(32, 32)))
-    gallery = index(clips, tiny_model, tiny_processor, prune=True)
+    gallery = index(prune=True)
     (name,) = names(gallery.path)
     assert name == f"{gallery.files[str(clips / 'talk.mkv')].sha256}.jpg"
     with Image.open(gallery.path / "stills" / name) as picture:
         assert picture.size == (32, 32)  # never larger than the frame
     (clips / "talk.mkv").unlink()
-    index(clips, tiny_model, tiny_processor, prune=True)
+    assert names(index(prune=True).path) == []
+
+
+def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(clips, index):
+    gallery = index(segment=1)
+    sha256 = gallery.files[str(clips / "talk.mkv")].sha256
+    assert names(gallery.path) == [f"{sha256}@{start}.000.jpg" for start in range(3)]
+    before = {still: still.stat().st_mtime_ns for still in gallery.path.glob("stills/*")}
+    os.rename(clips / "talk.mkv", clips / "moved.mkv")
+    index(segment=1, prune=True)
+    assert {still: still.stat().st_mtime_ns for still in gallery.path.glob("stills/*")} == before
+    with GalleryWriter(gallery.path) as writer:
+        remove(writer, [clips / "moved.mkv"])
+        assert len(names(gallery.path)) == 3  # those of the copy
+        remove(writer, [clips / "copy.mkv"])
     assert names(gallery.path) == []
 
 
 def test_stills_that_no_clip_has_go_when_a_gallery_is_compacted(tmp_path):
-    write_gallery(tmp_path, {"a.webm": b"a", "b.webm": b"b"})
+    write_gallery(tmp_path, {"a.webm": b"a"})
+    (file,) = Gallery.open(tmp_path / "gallery").files.values()
     with GalleryWriter(tmp_path / "gallery") as writer:
-        paths = [str(tmp_path / "clips" / name) for name in ("a.webm", "b.webm")]
-        writer.put_files([MediaFile(path, 1, 0, str(place) * 64) for place, path in enumerate(paths)])
-        for sha256 in ("0" * 64, "1" * 64, "2" * 64):
+        for sha256 in (file.sha256, "2" * 64):
             writer.stills.put(sha256, None, b"picture")
         writer.commit()
-        assert names(tmp_path / "gallery") == [f"{n * 64}.jpg" for n in "012"]
+        assert len(names(tmp_path / "gallery")) == 2
         writer.compact()
-    assert names(tmp_path / "gallery") == [f"{n * 64}.jpg" for n in "01"]
+    assert names(tmp_path / "gallery") == [f"{file.sha256}.jpg"]
 
 
 @pytest.fixture
 def service(tmp_path):
-    ids = write_gallery(tmp_path, {"dog.webm": b"dog", "talk.webm#t=0,2": b"x", "talk.webm#t=2": b"x"}, segment=2)
-    file = io.BytesIO()
-    Image.new("RGB", (32, 18), "red").save(file, "jpeg")
+    """The folder of a gallery with stills of a clip and of a window, and their picture."""
+    dog, talk, _ = write_gallery(tmp_path, {"dog.webm": b"dog", **dict.fromkeys(TALK, b"x")}, segment=2)
+    picture = as_still(np.zeros((18, 32, 3), np.uint8))
     with GalleryWriter(tmp_path / "gallery") as writer:
-        talk = ids[1].partition("#")[0]
-        writer.put_files([MediaFile(ids[0], 1, 0, "0" * 64), MediaFile(talk, 1, 0, "1" * 64)])
+        for number, path in enumerate([dog, talk.partition("#")[0]]):
+            writer.put_files([MediaFile(path, 1, 0, str(number) * 64)])
         writer.commit()
-        writer.stills.put("0" * 64, None, file.getvalue())
-        writer.stills.put("1" * 64, 2.0, file.getvalue())
-    return tmp_path, file.getvalue()
+        writer.stills.put("0" * 64, None, picture)
+        writer.stills.put("1" * 64, 2.0, picture)
+    return tmp_path, picture
 
 
 def hits(client):
@@ -140,31 +141,29 @@ def test_a_stored_still_is_served_and_a_file_that_no_picture_can_be_made_of_has_
     place, picture = service
     with TestClient(make_app(place), ADDRESS) as client:
         found = hits(client)
-        assert client.get(f"/{found['talk.webm', 0]['still']}").status_code == 404
+        for address in (found["talk.webm", 0]["still"], "api/clips/0000000000000000/still"):
+            assert client.get(f"/{address}").status_code == 404
         for which in (("dog.webm", None), ("talk.webm", 2)):
             answer = client.get(f"/{found[which]['still']}")
             assert answer.content == picture and answer.headers["content-type"] == "image/jpeg"
             assert answer.headers["cache-control"] == "private, max-age=600"
-        assert client.get("/api/clips/0000000000000000/still").status_code == 404
 
 
 def test_a_still_is_made_of_the_middle_of_a_video_that_lacks_one(tmp_path):
     windows = dict.fromkeys(["cut.mkv#t=0,1", "cut.mkv#t=1,2", "cut.mkv#t=2"], talk())
     write_gallery(tmp_path, windows | {"film.mkv": talk(), "bell.wav": wav(tone(16_000)), "odd.mkv": b"x"}, segment=1)
     film = tmp_path / "clips" / "film.mkv"
-    frames, errors = {}, {}
+    frames = {}
     with TestClient(make_app(tmp_path), ADDRESS) as client:
-        for (name, start), hit in hits(client).items():
+        for place, hit in hits(client).items():
             assert (hit["still"] is not None) == (hit["kind"] == "video")
             answer = client.get(f"/api/clips/{hit['key']}/still")
-            if answer.status_code == 404:
-                errors[name] = answer.json()["error"]
-                continue
-            assert answer.headers["content-type"] == "image/jpeg"
-            assert answer.headers["cache-control"] == "private, max-age=600"
-            frames[name, start] = frame_in(io.BytesIO(answer.content), film)
+            if answer.status_code == 200:
+                assert answer.headers["content-type"] == "image/jpeg"
+                frames[place] = frame_in(io.BytesIO(answer.content), film)
+            else:
+                assert answer.json()["error"] == "There is no still of this clip."
         assert frames == {("cut.mkv", 0): 5, ("cut.mkv", 1): 15, ("cut.mkv", 2): 25, ("film.mkv", None): 15}
-        assert errors == dict.fromkeys(["bell.wav", "odd.mkv"], "There is no still of this clip.")
         # A file that has changed is not the one that was indexed.
         film.write_bytes(talk()[:-1])
         assert client.get(f"/{hits(client)['film.mkv', None]['still']}").status_code == 404
@@ -173,22 +172,20 @@ def test_a_still_is_made_of_the_middle_of_a_video_that_lacks_one(tmp_path):
 
 def test_one_decoder_makes_stills_and_reads_each_file_once(tmp_path, monkeypatch):
     paths = write_gallery(tmp_path, {f"{number}.webm": f"{number}".encode() for number in range(6)})
-    running, most, read = [], [], []
+    is_running, read = threading.Lock(), []
 
     def read_duration(reader, path):
-        running.append(path)
-        most.append(len(running))
+        assert is_running.acquire(blocking=False)
         read.append(path)
         time.sleep(0.01)
-        running.remove(path)
+        is_running.release()
         raise MediaError(f"{path}: no media")
 
     monkeypatch.setattr(SandboxedReader, "read_duration", read_duration)
     with TestClient(make_app(tmp_path), ADDRESS) as client, ThreadPoolExecutor(6) as threads:
         stills = [f"/{hit['still']}" for hit in hits(client).values()]
         answers = list(threads.map(client.get, 2 * stills))
-    assert {answer.status_code for answer in answers} == {404}
-    assert max(most) == 1 and sorted(read) == sorted(paths)
+    assert {answer.status_code for answer in answers} == {404} and sorted(read) == sorted(paths)
 
 
 def test_videos_of_a_published_gallery_are_not_downloaded_for_their_stills(tmp_path):
@@ -201,14 +198,11 @@ def test_videos_of_a_published_gallery_are_not_downloaded_for_their_stills(tmp_p
     assert hit["kind"] == "video" and hit["still"] is None
 
 
-@pytest.mark.parametrize("name", ["{outside}", "../../outside", "A" * 64, "a" * 64 + "\n", None])
+@pytest.mark.parametrize("name", ["../../outside", "A" * 64, "a" * 64 + "\n"])
 def test_a_gallery_whose_hash_is_the_path_of_a_file_is_not_served(tmp_path, name):
     write_gallery(tmp_path, {"dog.webm": b"dog"})
-    (tmp_path / "outside.jpg").write_bytes(b"private")
-    forged = None if name is None else name.format(outside=tmp_path / "outside")
-    hash_of_file(forged)(tmp_path / "gallery")
-    (tmp_path / "gallery" / "stills").mkdir()
-    with pytest.raises(ValueError, match="64 hexadecimal digits|`sha256` has nulls"):
+    hash_of_file(name)(tmp_path / "gallery")
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
         make_app(tmp_path)
 
 
@@ -220,28 +214,26 @@ def test_a_still_outside_the_gallery_is_not_served(service):
     (stills / f"{'0' * 64}.jpg").symlink_to(place / "outside.jpg")
     with TestClient(make_app(place), ADDRESS) as client:
         found = hits(client)
-        assert client.get(f"/api/clips/{found['dog.webm', None]['key']}/still").status_code == 404
-        assert client.get(f"/{found['talk.webm', 2]['still']}").content == picture
+        assert client.get(f"/{found['dog.webm', None]['still']}").status_code == 404
+        inside = f"/{found['talk.webm', 2]['still']}"
+        assert client.get(inside).content == picture
         stills.rename(place / "elsewhere")
         stills.symlink_to(place / "elsewhere")
-        assert client.get(f"/{found['talk.webm', 2]['still']}").status_code == 404
+        assert client.get(inside).status_code == 404
 
 
 def test_what_lies_beside_a_gallery_is_found_by_a_relative_path_and_after_a_change_of_folder(service, monkeypatch):
     place, picture = service
+    (place / "gallery" / "transcripts").mkdir()
+    write_transcript(Transcripts(place / "gallery").path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
     monkeypatch.chdir(place)
     app = make_app(Path())
-    transcripts = Transcripts(Path("gallery"))
-    transcripts.folder.mkdir()
-    write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
     monkeypatch.chdir(place / "clips")
     with TestClient(app, ADDRESS) as client:
         hit = hits(client)["dog.webm", None]
         assert client.get(f"/{hit['still']}").content == picture
-        assert [line["text"] for line in hit["said"]] == ["a dog barks"]
-        found = client.post("/api/search", json={"query": '"barks"'}).json()["hits"]
-        assert [hit["name"] for hit in found] == ["dog.webm"]
-    assert app.archive.problem is None
+        (found,) = client.post("/api/search", json={"query": '"barks"'}).json()["hits"]
+    assert found["name"] == "dog.webm" and app.archive.problem is None
 
 
 def test_a_gallery_is_written_to_the_folder_in_which_it_was_begun(tmp_path, monkeypatch):
