@@ -97,7 +97,8 @@ def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(
     assert names(gallery.path) == [f"{sha256}@{start}.000.jpg" for start in range(3)]
     before = {still: still.stat().st_mtime_ns for still in gallery.path.glob("stills/*")}
     os.rename(clips / "talk.mkv", clips / "moved.mkv")
-    index(segment=1, prune=True)
+    moved = index(segment=1, prune=True)
+    assert sum(name.startswith(str(clips / "moved.mkv#t=")) for name in moved.clip_ids) == 3
     assert {still: still.stat().st_mtime_ns for still in gallery.path.glob("stills/*")} == before
     with GalleryWriter(gallery.path) as writer:
         remove(writer, [clips / "moved.mkv"])
