@@ -9,8 +9,6 @@ import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.store.windows import SEGMENT
-from scalar_retrieval.gallery.words.cues import read_cues
 from scalar_retrieval.gallery.words.transcripts import Cue, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from scalar_retrieval.search.sources import find_files
@@ -21,16 +19,19 @@ from tests.indexers import make_indexer
 from tests.search.recognizing import heard_by, save_ctc
 from tests.search.sounds import CHORD, SPEECH
 from tests.search.test_indexing import of, problems_of
-from tests.search.test_sources import index, place, reported  # noqa: F401
+from tests.search.test_sources import index, place  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
-def all_is_speech(request, monkeypatch):
-    """The sounds of these clips are no speech: the recogniser hears some in all of them by default."""
+def stretches(request, monkeypatch):
+    """The sounds of these clips are no speech: by default, all of them counts as some."""
     if "real_voice" not in request.fixturenames:
+        stretches = []
         monkeypatch.setattr(
-            "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 512 * len(voice))]
+            "scalar_retrieval.search.speech.speech_stretches", lambda voice, _: stretches or [(0, 512 * len(voice))]
         )
+        return stretches
+    return None
 
 
 @pytest.fixture
@@ -63,72 +64,65 @@ def videos(originals, tmp_path):
     return shutil.copytree(originals, tmp_path / "videos")
 
 
-def run(videos, model, processor, recognizer, segment=None):
-    """Index; returns the report and, by name, whether there are subtitles."""
-    with GalleryWriter(videos.parent / "gallery", "float32") as writer:
-        writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1}
-        if segment is not None:
-            writer.metadata |= {SEGMENT: segment}
-        report = make_indexer(writer, model, processor, recognizer=recognizer).update(find_files([videos]))
-    gallery = Gallery.open(videos.parent / "gallery")
-    names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
-    return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))
+@pytest.fixture
+def run(videos, tiny_model, tiny_processor):
+    """Indexes; returns the report and, by name, whether there are subtitles."""
+
+    def run(recognizer, **segment):
+        with GalleryWriter(videos.parent / "gallery", "float32") as writer:
+            writer.metadata = {"model": "model", "fingerprint": "fingerprint", "query_temperature": 0.1} | segment
+            indexer = make_indexer(writer, tiny_model, tiny_processor, recognizer=recognizer)
+            report = indexer.update(find_files([videos]))
+        gallery = Gallery.open(videos.parent / "gallery")
+        names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
+        return report, dict(zip(names, gallery.modality_mask[:, 2].tolist(), strict=True))
+
+    return run
 
 
-def test_a_recogniser_that_fails_is_reported_of_its_file_and_asked_again(videos, tiny_model, tiny_processor):
-    for name in ("silent.mp4", "with subtitles.mp4"):
-        (videos / name).unlink()
-
+def test_a_recogniser_that_fails_is_reported_of_its_file_and_asked_again(videos, run):
     def fail(_):
         raise RuntimeError("Kernel size can't be greater than actual input size")
 
     for _ in range(2):
         recognizer = heard_by("whisper", fail)
-        report, words = run(videos, tiny_model, tiny_processor, recognizer)
-        assert words == {"said.mp4": False}
-        ((path, (reported,)),) = problems_of(report).items()
-        assert path.endswith("said.mp4") and not of(report, "unreadable") and len(recognizer.calls) == 1
+        report, words = run(recognizer)
+        assert not words["said.mp4"] and len(recognizer.calls) == 1 and not of(report, "unreadable")
+        (reported,) = problems_of(report)[str(videos / "said.mp4")]
         assert reported.startswith("fake/model could not recognise the words: RuntimeError: Kernel size")
-    assert run(videos, tiny_model, tiny_processor, heard_by("whisper", HELLO))[1]["said.mp4"]
+    assert run(heard_by("whisper", HELLO))[1]["said.mp4"]
 
 
 HELLO = {"text": "", "chunks": [{"text": "hello", "timestamp": (1.0, 2.0)}]}
 
 
-def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(videos, tiny_model, tiny_processor):
+def test_only_clips_with_sound_and_without_subtitles_are_heard_and_only_once(videos, run):
     recognizer = heard_by("whisper", HELLO)
-    report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    assert words == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
-    assert len(recognizer.calls) == 1
+    assert run(recognizer)[1] == {"said.mp4": True, "silent.mp4": False, "with subtitles.mp4": True}
     assert Speech(videos.parent / "gallery").count() == (1, 1)
-    report, _ = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
+    assert len(of(run(recognizer)[0], "unchanged")) == 3 and len(recognizer.calls) == 1
     (videos / "said.mp4").rename(videos / "moved.mp4")
-    report, words = run(videos, tiny_model, tiny_processor, None)  # what was heard stays known
+    report, words = run(None)  # what was heard stays known
     assert len(of(report, "moved")) == 1 and words["moved.mp4"]
     assert Gallery.open(videos.parent / "gallery").check() is None
 
 
 @pytest.mark.parametrize("is_doubted", [False, True])
-def test_where_words_are_not_understood_or_doubted_there_is_no_subtitle_and_nobody_asks_again(
-    videos, tiny_model, tiny_processor, is_doubted
-):
+def test_where_words_are_not_understood_or_doubted_there_is_no_subtitle_and_nobody_asks_again(videos, run, is_doubted):
     recognizer = heard_by("whisper", HELLO, is_doubtful=True) if is_doubted else heard_by("plain", {"text": " ... "})
-    report, words = run(videos, tiny_model, tiny_processor, recognizer)
-    doubted = [path.rpartition("/")[2] for path, state in report.items() if DOUBTFUL in state.hints]
-    assert not words["said.mp4"] and doubted == ["said.mp4"] * is_doubted
-    report, _ = run(videos, tiny_model, tiny_processor, recognizer)
-    assert len(recognizer.calls) == 1 and len(of(report, "unchanged")) == 3
+    report, words = run(recognizer)
+    doubted = [path for path, state in report.items() if DOUBTFUL in state.hints]
+    assert not words["said.mp4"] and doubted == [str(videos / "said.mp4")] * is_doubted
+    assert len(of(run(recognizer)[0], "unchanged")) == 3 and len(recognizer.calls) == 1
     assert Speech(videos.parent / "gallery").count() == (1, 0)
 
 
-def test_windows_have_the_words_that_are_spoken_in_them(videos, tiny_model, tiny_processor):
+def test_windows_have_the_words_that_are_spoken_in_them(run):
     recognizer = heard_by("whisper", HELLO)
-    _, words = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
-    assert words["said.mp4#t=0,3"] and not words["said.mp4#t=3"]
-    assert len(recognizer.calls) == 1  # for both
-    report, _ = run(videos, tiny_model, tiny_processor, recognizer, segment=3.0)
-    assert len(of(report, "unchanged")) == 3 and len(recognizer.calls) == 1
+    for _ in range(2):
+        _, words = run(recognizer, segment=3.0)
+        assert words["said.mp4#t=0,3"] and not words["said.mp4#t=3"]
+        assert len(recognizer.calls) == 1  # for both, and for all time
 
 
 def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(videos, tmp_path):
@@ -155,18 +149,10 @@ def test_a_file_that_another_process_hears_is_waited_for_and_not_heard_twice(vid
     assert os.listdir(tmp_path / "transcripts") == ["a1.speech.vtt"]
 
 
-def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
-    )
+def test_hearing_tells_where_it_is_and_is_given_up_at_the_next_stretch(videos, tmp_path, stretches):
+    stretches += [(0, 8000), (8000, 9000)]
     stop, reported = Stop(), []
-
-    def answer(count):
-        if count == 3:
-            stop.set()
-        return HELLO
-
-    speech = Speech(tmp_path, heard_by("whisper", answer))
+    speech = Speech(tmp_path, heard_by("whisper", lambda count: HELLO if count < 3 else stop.set() or HELLO))
     speech.on_progress = lambda path, second: reported.append(second)
     with stop.threads(1) as threads:
         first, second = (
@@ -218,15 +204,12 @@ def test_sound_without_speech_leaves_a_transcript_without_words_and_asks_no_mode
     assert recognizer.calls == [] and speech.has_words("a1") is False
 
 
-def test_words_of_one_stretch_that_are_doubted_do_not_take_others_with_them(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "scalar_retrieval.search.speech.speech_stretches", lambda voice, longest: [(0, 8000), (8000, 9000)]
-    )
+def test_words_of_one_stretch_that_are_doubted_do_not_take_others_with_them(tmp_path, stretches):
+    stretches += [(0, 8000), (8000, 9000)]
     partly = heard_by("whisper", HELLO)
     partly._is_doubtful = lambda waveform, text: len(waveform) < 8000
-    speech = Speech(tmp_path, partly)
-    assert speech.of(str(videos / "said.mp4"), "a2", SandboxedReader()) is not None
-    assert not speech.is_doubtful("a2") and len(read_cues(speech.path_of("a2"))) == 1
+    made = Speech(tmp_path, partly).make("path", Sound(CHORD))
+    assert len(made.cues) == 1 and not made.is_doubtful
 
 
 def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
@@ -234,10 +217,9 @@ def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
     speech_model.mkdir()
     save_ctc(speech_model)
     (place / "b.srt").unlink()
-    result = index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
-    assert "2 new" in reported(result)
+    index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
     assert Gallery.open(place / "gallery").modality_mask.tolist() == [[True, False, False], [True, True, True]]
     (transcript,) = (place / "gallery" / "transcripts").iterdir()
     assert f"NOTE made by machine: {speech_model}" in transcript.read_text()
-    result = index(place, place / "a.mp4", place / "b.mp4", "--transcribe", place / "nowhere")
+    result = index(place, place / "a.mp4", "--transcribe", place / "nowhere")
     assert result.exit_code == 1 and "There is no model folder" in result.stderr
