@@ -25,21 +25,17 @@ def at(text):
 @pytest.mark.parametrize(
     ("name", "moment"),
     {
-        "VID_20190615_120000.mp4": NOON,
         "2019-06-15 12.00.00.mov": NOON,
         "Screen Recording 2019-06-15 at 12.00.00.mov": NOON,
         "VID20190615120000.mp4": NOON,
         "PXL_20190615_120000123.mp4": NOON,
         "IMG-20190615-WA0001.mp4": "2019-06-15",
-        "IMG_20190615_WA0001.mp4": "2019-06-15",
         "2019.06.15 party.mp4": "2019-06-15",
         "20190615_996600.mp4": "2019-06-15",
         "1 20190631 and 2019-06-15.mp4": "2019-06-15",  # there is no 31st of June
         "1560594611000.mp4": None,
         "1234520190615.mp4": None,
         "2019061512.mp4": None,
-        "GX010042.MP4": None,
-        "1080p 2019.mp4": None,
         "VID_20991231_120000.mp4": None,
         "19700101_000000.mp4": None,
     }.items(),
@@ -51,7 +47,6 @@ def test_a_date_in_a_name_is_a_day_that_was_and_no_part_of_a_number(name, moment
 @pytest.mark.parametrize(
     ("tags", "moment"),
     [
-        ({"creation_time": f"{NOON}.000000Z"}, NOON),
         ({"creation_time": "2019-06-15T10:00:00Z", "com.apple.quicktime.creationdate": f"{NOON}+0000"}, NOON),
         ({"com.apple.quicktime.creationdate": "2019-06-15T14:00:00+0200"}, NOON),
         ({"date_recorded": "UTC 2019-06-15 12:00:00"}, NOON),
@@ -59,7 +54,6 @@ def test_a_date_in_a_name_is_a_day_that_was_and_no_part_of_a_number(name, moment
         ({"creation_time": "1970-01-01T00:00:00.000000Z"}, None),
         ({"creation_time": "2099-01-01T00:00:00.000000Z"}, None),
         ({"creation_time": "0001-01-01T00:00:00+14:00"}, None),
-        ({"date": "2019"}, None),
         ({"date": "2019-06"}, None),
         ({"date": "soon"}, None),
     ],
@@ -102,75 +96,63 @@ def test_tags_are_read_from_the_containers_of_phones_cameras_and_recorders(tmp_p
 def test_a_picture_says_when_and_where_it_was_taken(tmp_path, kind):
     exif = Image.Exif()
     exif.get_ifd(IFD.Exif).update({Base.DateTimeOriginal: "2019:06:15 14:00:00", Base.OffsetTimeOriginal: "+02:00"})
-    exif.get_ifd(IFD.GPSInfo).update(
-        {
-            GPS.GPSLatitudeRef: "S",
-            GPS.GPSLatitude: (33.0, 51.0, 24.48),
-            GPS.GPSLongitudeRef: "E",
-            GPS.GPSLongitude: (151.0, 12.0, 55.08),
-        }
-    )
-    path = tmp_path / f"a.{kind}"
-    picture = Image.new("RGB", (32, 32))
-    picture.save(path, kind, exif=exif.tobytes())
-    facts = SandboxedReader().read_facts(path)
-    assert (facts.recorded_ns, facts.place) == (at(NOON), [-33.8568, 151.2153])
+    south, east = (33.0, 51.0, 24.48), (151.0, 12.0, 55.08)
+    place = {GPS.GPSLatitudeRef: "S", GPS.GPSLatitude: south, GPS.GPSLongitudeRef: "E", GPS.GPSLongitude: east}
+    exif.get_ifd(IFD.GPSInfo).update(place)
     # Damage in what it says is none in the picture.
-    picture.save(path, kind, exif=exif.tobytes()[:40])
-    facts = SandboxedReader().read_facts(path)
-    assert (facts.recorded_ns, facts.place) == (None, None)
+    for data, expected in (
+        (exif.tobytes(), (at(NOON), [-33.8568, 151.2153])),
+        (exif.tobytes()[:40], (None, None)),
+    ):
+        Image.new("RGB", (32, 32)).save(tmp_path / f"a.{kind}", exif=data)
+        facts = SandboxedReader().read_facts(tmp_path / f"a.{kind}")
+        assert (facts.recorded_ns, facts.place) == expected
 
 
 def test_a_tag_comes_before_a_name_and_a_name_before_the_last_change(tmp_path, monkeypatch):
     folder = tmp_path / "clips"
     folder.mkdir()
-    for name in ("plain.mp4", "VID_20200102.mp4", "VID_20200103.mp4"):
-        (folder / name).write_text(f"{len(os.listdir(folder))} video")
+    for number, name in enumerate(("plain.mp4", "VID_20200102.mp4", "VID_20200103.mp4")):
+        (folder / name).write_text(f"{number} video")
         os.utime(folder / name, ns=(DAY, DAY))
-    tagged = Facts("", [], True, False, at(NOON), [48.1374, 11.5755])
     read = SandboxedReader.read_facts
+    facts = Facts("", [], True, False, at(NOON), [48.1374, 11.5755])
     monkeypatch.setattr(
-        SandboxedReader, "read_facts", lambda self, path: tagged if "20200103" in path else read(self, path)
+        SandboxedReader, "read_facts", lambda self, path: facts if "20200103" in path else read(self, path)
     )
-    _, gallery, _ = run(folder)
-    dates = {os.path.basename(path): (str(file.date), file.place) for path, file in gallery.files.items()}
-    assert dates == {
-        "plain.mp4": ("1970-01-02 00:00:00+00:00", None),
-        "VID_20200102.mp4": ("2020-01-02 00:00:00+00:00", None),
-        "VID_20200103.mp4": ("2019-06-15 12:00:00+00:00", [48.1374, 11.5755]),
-    }
-    extent = gallery.extent
-    assert (extent.num_files, extent.num_changed, str(extent.newest.date())) == (3, 1, "2020-01-02")
 
+    def dates():
+        _, gallery, _ = run(folder)
+        files = gallery.files.items()
+        return {os.path.basename(path): (str(file.date)[:10], file.place) for path, file in files}, gallery.extent
+
+    tagged = ("2019-06-15", [48.1374, 11.5755])
+    found, extent = dates()
+    assert found == {
+        "plain.mp4": ("1970-01-02", None), "VID_20200102.mp4": ("2020-01-02", None), "VID_20200103.mp4": tagged,
+    }  # fmt: skip
+    assert (extent.num_files, extent.num_changed, str(extent.newest.date())) == (3, 1, "2020-01-02")
     # A moved file keeps its date and place; a date of a name is read from the new one, if that has one.
     os.rename(folder / "VID_20200102.mp4", folder / "VID_20210102.mp4")
     os.rename(folder / "VID_20200103.mp4", folder / "birthday.mp4")
-    _, gallery, _ = run(folder)
-    found = {os.path.basename(path): (str(file.date)[:10], file.place) for path, file in gallery.files.items()}
-    assert found["VID_20210102.mp4"] == ("2021-01-02", None)
-    assert found["birthday.mp4"] == ("2019-06-15", [48.1374, 11.5755])
+    found, _ = dates()
+    assert found["VID_20210102.mp4"] == ("2021-01-02", None) and found["birthday.mp4"] == tagged
 
 
 def test_the_order_is_that_of_the_recording_and_else_of_the_change(tmp_path):
     files = [
-        MediaFile("/a/old.mp4", 1, 900 * DAY, "", recorded_ns=2 * DAY),
-        MediaFile("/a/changed.mp4", 1, 5 * DAY, ""),
-        MediaFile("/a/unknown.mp4", 1, 0, ""),
-        MediaFile("/a/early.mp4", 1, 900 * DAY, "", recorded_ns=-20_000 * DAY),
+        MediaFile("old.mp4", 1, 900 * DAY, "", recorded_ns=2 * DAY),
+        MediaFile("changed.mp4", 1, 5 * DAY, ""),
+        MediaFile("unknown.mp4", 1, 0, ""),
+        MediaFile("early.mp4", 1, 900 * DAY, "", recorded_ns=-20_000 * DAY),
     ]
     with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-        writer.metadata = {"modalities": ["video", "audio"]}
-        embeds = torch.eye(4)[:, None].repeat(1, 2, 1)
-        writer.put_clips([file.path for file in files], embeds, torch.ones(4, 2, dtype=torch.bool))
+        writer.put_clips([file.path for file in files], torch.eye(4)[:, None].repeat(1, 3, 1), torch.ones(4, 3).bool())
         writer.put_files(files)
         writer.commit()
-    gallery = Gallery.open(tmp_path / "gallery")
-    query = torch.tensor([[0.1, 0.2, 0.3, 0.9]])
-    query /= query.norm()
-
-    # Those without a date come last.
-    (hits,) = gallery.search(query)
+    (hits,) = Gallery.open(tmp_path / "gallery").search(torch.full((1, 4), 0.5))
     newest = hits.newest_first()
-    assert newest.clip_ids == ["/a/changed.mp4", "/a/old.mp4", "/a/early.mp4", "/a/unknown.mp4"]
+    # Those without a date come last.
+    assert newest.clip_ids == ["changed.mp4", "old.mp4", "early.mp4", "unknown.mp4"]
     assert [hit.rank for hit in newest] == [1, 2, 3, 4] and len(newest.notes) == len(hits.notes) + 1
     assert [hit.day for hit in newest] == ["changed 1970-01-06", "1970-01-03", "1915-03-31", ""]

@@ -1,8 +1,5 @@
 """Languages of texts, and which of them a model does not read."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from scalar_retrieval.gallery.store.described import unread_lines
@@ -20,7 +17,7 @@ READ = [
     "孩子們在雪地裡玩耍", "おばあちゃんの家のクリスマス", "คริสต์มาสที่บ้านยาย", "أطفال يلعبون في الثلج",
 ]  # fmt: skip
 NAMES = [
-    "", "12:30", "Sauna", "Tampere", "DSC01234", "GOPR0042, DCIM", "Café del Mar Ibiza", "Björk live in Reykjavik",
+    "", "12:30", "Sauna", "DSC01234", "GOPR0042, DCIM", "Café del Mar Ibiza", "Björk live in Reykjavik",
     "Køge Bugt harbour tour", "IMG_0042 final cut v2", "Roma Termini", "Siberian husky, Videos", "Ski trip Åre 2019",
 ]  # fmt: skip
 
@@ -48,11 +45,11 @@ def test_names_and_texts_in_languages_that_light_reads_are_not_taken_for_others(
     ],
 )
 def test_a_card_says_which_languages_its_encoder_reads(tmp_path, monkeypatch, card, expected):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     if card is not None:
         (tmp_path / "README.md").write_text(card)
     monkeypatch.setattr(ModelIdentity, "reads_texts", True)
-    assert languages_read(str(tmp_path), identify(Path(tmp_path))) == expected
+    assert languages_read(str(tmp_path), identify(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,10 @@ def test_the_first_index_with_enough_texts_fits_scales_and_later_ones_keep_them(
     assert own_texts(gallery) == expected | {"yes, yes": {str(tmp_path / "0.wav")}}
     # Vectors are read in float16 here and there, and products added in another order.
     scales = fitted(gallery)
-    assert gallery.calibration["modality_scale"] == pytest.approx(scales["modality_scale"], rel=1e-5)
-    assert gallery.calibration["modality_offset"] == pytest.approx(scales["modality_offset"], rel=1e-5)
+    for name in ("modality_scale", "modality_offset"):
+        assert gallery.calibration[name] == pytest.approx(scales[name], rel=1e-5)
 
     # One more file, and the same scales
     write_list(tmp_path, TITLES)
     later = index("list.csv", "gallery")
     assert len(later) == 31 and later.calibration == gallery.calibration
-    assert "scales from" not in capsys.readouterr().err
