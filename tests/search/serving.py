@@ -5,6 +5,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,10 +113,7 @@ def vectors_of(name: str, modalities: Sequence[str] = MODALITIES) -> torch.Tenso
 def presence_of(name: str, modalities: Sequence[str] = MODALITIES) -> list[bool]:
     """What a clip of the gallery has, by the name of its file; of further modalities one or another."""
     known = dict(zip(MODALITIES, PRESENCE.get(name, (True, True, False)), strict=True))
-    return [
-        known.get(modality, zlib.crc32(f"{name} {modality}".encode("utf-8", "surrogateescape")) % 4 > 0)
-        for modality in modalities
-    ]
+    return [known.get(modality, len(name + modality) % 4 != 3) for modality in modalities]
 
 
 def recorded(path: str | Path) -> MediaFile:
@@ -125,27 +123,35 @@ def recorded(path: str | Path) -> MediaFile:
 
 
 def write_gallery(
-    place: Path, contents: dict[str, bytes] | None = None, segment: float | None = None, **metadata
+    place: Path, contents: dict[str, bytes] | None = None, records: dict[str, dict] | None = None, **metadata
 ) -> list[str]:
-    """Write the files and the gallery `place/gallery`; returns the identifiers of the clips."""
-    (place / "clips").mkdir(exist_ok=True)
+    """
+    Write the files and the gallery `place/gallery`.
+
+    Args:
+        place: the folder.
+        contents: of the files, by the names of the clips.
+        records: what else than the truth the gallery says of a file, by its name.
+        metadata: of the gallery.
+
+    Returns:
+        The identifiers of the clips.
+    """
+    clips = place / "clips"
+    clips.mkdir(exist_ok=True)
     contents = contents or {name: name.encode() * 10 for name in PRESENCE}
-    files = {name.partition("#")[0]: data for name, data in contents.items()}
-    for number, (name, data) in enumerate(files.items()):
-        # Files with the same content would be copies of each other; players skip what follows the content.
-        is_copy = list(files.values()).index(data) < number
-        (place / "clips" / name).write_bytes(data + b" " * number if is_copy else data)
-    ids = [str(place / "clips" / name) for name in contents]
     modalities = modalities_in(metadata)
+    ids = [str(clips / name) for name in contents]
+    vectors = torch.stack([vectors_of(name, modalities) for name in contents])
     mask = torch.tensor([presence_of(name, modalities) for name in contents])
+    problems = [["the subtitles are no text"] if name == "silent.webm" else [] for name in contents]
     with GalleryWriter(place / "gallery", "float32") as writer:
-        writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1}
-        writer.metadata |= metadata | ({} if segment is None else {"segment": segment})
-        problems = [["the subtitles are no text"] if name == "silent.webm" else [] for name in contents]
-        writer.put_clips(
-            ids, torch.stack([vectors_of(name, modalities) for name in contents]), mask, problems=problems
-        )
-        writer.put_files([recorded(path) for path in dict.fromkeys(name.partition("#")[0] for name in ids)])
+        writer.metadata = {"model": "words", "fingerprint": "f" * 64, "query_temperature": 0.1} | metadata
+        writer.put_clips(ids, vectors, mask, problems=problems)
+        for number, (name, data) in enumerate({name.partition("#")[0]: contents[name] for name in contents}.items()):
+            # Files with the same content would be copies of each other; players skip what follows the content.
+            (clips / name).write_bytes(data + b" " * number)
+            writer.put_files([replace(recorded(clips / name), **(records or {}).get(name, {}))])
         writer.commit()
     return ids
 

@@ -1,24 +1,21 @@
 """The page of the search service, in a browser."""
 
 import base64
-import io
 import re
 import time
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
-from PIL import Image
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
+from scalar_retrieval.gallery.store.stills import Stills, as_still
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.search.service.app import PAGE
 from tests.colours import least_difference
 from tests.media_corpus import media, tone, wav
-from tests.search.serving import PRESENCE, SECRET, make_app, recorded, serving, write_gallery
+from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
 
 CHROMIUM = Path("/usr/bin/chromium")
 ODD = next(name for name in PRESENCE if name.startswith("<b>"))
@@ -310,22 +307,17 @@ def test_keys_lead_to_the_words_and_from_hit_to_hit(opened, unchanged):
     assert page.get_by_label("What are you looking for?").input_value() == "/a/b"
 
 
-def put_stills(place, *names, hashes=None):
-    """Still pictures of files, of which those with the same hash are copies."""
-    picture = io.BytesIO()
-    Image.new("RGB", (32, 18), "red").save(picture, "jpeg")
-    with GalleryWriter(place / "gallery") as writer:
-        for number, name in enumerate(names):
-            sha256 = (hashes or {}).get(name, f"{number:064d}")
-            writer.put_files([replace(recorded(place / "clips" / name), sha256=sha256)])
-            writer.stills.put(sha256, None, picture.getvalue())
-        writer.commit()
+def put_stills(place, *hashes):
+    """Give files with these hashes a still picture."""
+    for sha256 in hashes:
+        Stills(place / "gallery").put(sha256, None, as_still(np.zeros((18, 32, 3), np.uint8)))
 
 
 @pytest.mark.slow
 def test_a_hit_shows_what_is_said_or_was_recognised_and_plays_from_there(opened, tmp_path, talk):
-    write_gallery(tmp_path, {"dog.webm": talk, "cat.webm": talk, ODD: b"x"})
-    put_stills(tmp_path, ODD)
+    contents = {"dog.webm": talk, "cat.webm": talk, ODD: b"x"}
+    write_gallery(tmp_path, contents, {ODD: {"sha256": "0" * 64}})
+    put_stills(tmp_path, "0" * 64)
     transcripts = Transcripts(tmp_path / "gallery")
     transcripts.folder.mkdir()
     write_transcript(transcripts.path_of("0" * 64), [Cue(1.0, 2.0, "two dogs bark")], "a model")
@@ -363,8 +355,8 @@ def test_a_hit_shows_what_is_said_or_was_recognised_and_plays_from_there(opened,
 def test_videos_show_stills_and_none_is_opened_until_it_is_played(opened, tmp_path, talk):
     # One has a stored still, one and what is no video, and of one it is made.
     contents = {"made.webm": talk, "stored.webm": talk, "broken.webm": b"x", "odd.webm": b"y"}
-    write_gallery(tmp_path, contents)
-    put_stills(tmp_path, "stored.webm", "broken.webm")
+    write_gallery(tmp_path, contents, {"stored.webm": {"sha256": "0" * 64}, "broken.webm": {"sha256": "1" * 64}})
+    put_stills(tmp_path, "0" * 64, "1" * 64)
     page = opened(tmp_path)
     ask(page, "a dog")
     cards = {name: card_of(page, name) for name in contents}
@@ -404,18 +396,15 @@ def test_a_sound_has_a_picture_of_how_loud_it_is(opened, tmp_path):
 
 @pytest.mark.slow
 def test_hits_show_when_and_where_they_were_recorded_and_can_be_sorted(opened, tmp_path):
-    write_gallery(tmp_path)
-    days = {"dog.webm": "2019-06-15", "cat.webm": "2025-01-31", "silent.webm": None}
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        for path, file in Gallery.open(tmp_path / "gallery").files.items():
-            day = days.get(Path(path).name)
-            moment = None if day is None else int(datetime.fromisoformat(f"{day}T23:00Z").timestamp()) * 10**9
-            place = [48.1374, 11.5755] if day == "2019-06-15" else None
-            writer.put_files([replace(file, mtime_ns=86_400 * 10**9, recorded_ns=moment, place=place)])
-        writer.commit()
+    day = 86_400 * 10**9
+    late = day - 1  # the next day already in Tokyo
+    records = {name: {"mtime_ns": day} for name in PRESENCE}
+    records["dog.webm"] |= {"recorded_ns": 18_062 * day + late, "place": [48.1374, 11.5755]}
+    records["cat.webm"] |= {"recorded_ns": 20_119 * day + late}
+    write_gallery(tmp_path, records=records)
     page = opened(tmp_path, timezone_id="Asia/Tokyo")
     ask(page, "a dog")
-    assert [card_of(page, name).locator(".when").inner_text() for name in days] == [
+    assert [card_of(page, name).locator(".when").inner_text() for name in ("dog.webm", "cat.webm", "bell.wav")] == [
         "15 Jun 2019 · 48.1374, 11.5755", "31 Jan 2025", "changed 2 Jan 1970",
     ]  # fmt: skip
     page.get_by_text("About this gallery").click()
@@ -433,9 +422,7 @@ def test_hits_show_when_and_where_they_were_recorded_and_can_be_sorted(opened, t
 
 @pytest.mark.slow
 def test_copies_are_one_hit_unless_that_is_switched_off(opened, tmp_path):
-    write_gallery(tmp_path)
-    same = dict.fromkeys(("dog.webm", "cat.webm", "silent.webm"), "f" * 64)
-    put_stills(tmp_path, *same, hashes=same)
+    write_gallery(tmp_path, records=dict.fromkeys(("dog.webm", "cat.webm", "silent.webm"), {"sha256": "f" * 64}))
     page = opened(tmp_path)
     settled(page)
     assert sorted(shown(page)) == sorted(PRESENCE.keys() - {"cat.webm", "silent.webm"})

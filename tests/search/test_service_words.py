@@ -6,7 +6,6 @@ import threading
 import pytest
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.gallery import GalleryWriter, MediaFile
 from scalar_retrieval.gallery.store.windows import clip_id_of
 from scalar_retrieval.gallery.words.cues import cues_between, read_cues
 from scalar_retrieval.gallery.words.transcripts import SCREEN, SPEECH, Cue, Transcripts, as_vtt, write_transcript
@@ -57,12 +56,9 @@ def client(tmp_path, monkeypatch):
     names = [clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None)), "heard.webm", "silent.webm"]
     for name in names[:3]:
         monkeypatch.setitem(PRESENCE, name, (True, True, True))
-    write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
+    write_gallery(tmp_path, dict.fromkeys(names, b"x"), {"heard.webm": {"sha256": "0" * 64}}, segment=2)
     (tmp_path / "clips" / "talk.srt").write_text(SRT)
     (tmp_path / "clips" / "silent.srt").symlink_to("/etc/passwd")
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        writer.put_files([MediaFile(str(tmp_path / "clips" / "heard.webm"), 1, 0, "0" * 64)])
-        writer.commit()
     (tmp_path / "gallery" / "transcripts").mkdir()
     for kind, cue in ((SPEECH, Cue(1.0, 2.0, "a bell rings")), (SCREEN, Cue(3.0, 4.0, "ring the bell"))):
         write_transcript(Transcripts(tmp_path / "gallery", kind).path_of("0" * 64), [cue], "a model")

@@ -15,7 +15,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.decoding import SandboxedReader
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.stills import Stills, as_still
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import MediaError
@@ -108,28 +108,24 @@ def test_windows_have_a_still_each_which_outlives_a_move_and_goes_with_the_file(
 
 
 def test_stills_that_no_clip_has_go_when_a_gallery_is_compacted(tmp_path):
-    write_gallery(tmp_path, {"a.webm": b"a"})
-    (file,) = Gallery.open(tmp_path / "gallery").files.values()
+    write_gallery(tmp_path, {"a.webm": b"a"}, {"a.webm": {"sha256": "1" * 64}})
     with GalleryWriter(tmp_path / "gallery") as writer:
-        for sha256 in (file.sha256, "2" * 64):
+        for sha256 in ("1" * 64, "2" * 64):
             writer.stills.put(sha256, None, b"picture")
         writer.commit()
         assert len(names(tmp_path / "gallery")) == 2
         writer.compact()
-    assert names(tmp_path / "gallery") == [f"{file.sha256}.jpg"]
+    assert names(tmp_path / "gallery") == [f"{'1' * 64}.jpg"]
 
 
 @pytest.fixture
 def service(tmp_path):
     """The folder of a gallery with stills of a clip and of a window, and their picture."""
-    dog, talk, _ = write_gallery(tmp_path, {"dog.webm": b"dog", **dict.fromkeys(TALK, b"x")}, segment=2)
+    records = {"dog.webm": {"sha256": "0" * 64}, "talk.webm": {"sha256": "1" * 64}}
+    write_gallery(tmp_path, {"dog.webm": b"dog", **dict.fromkeys(TALK, b"x")}, records, segment=2)
     picture = as_still(np.zeros((18, 32, 3), np.uint8))
-    with GalleryWriter(tmp_path / "gallery") as writer:
-        for number, path in enumerate([dog, talk.partition("#")[0]]):
-            writer.put_files([MediaFile(path, 1, 0, str(number) * 64)])
-        writer.commit()
-        writer.stills.put("0" * 64, None, picture)
-        writer.stills.put("1" * 64, 2.0, picture)
+    Stills(tmp_path / "gallery").put("0" * 64, None, picture)
+    Stills(tmp_path / "gallery").put("1" * 64, 2.0, picture)
     return tmp_path, picture
 
 
