@@ -4,13 +4,11 @@ import os
 from datetime import UTC, datetime
 
 import pytest
-import torch
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from scalar_retrieval.gallery.decoding import Facts, SandboxedReader, date_in_name
 from scalar_retrieval.gallery.decoding.worker import date_in_tags, nanoseconds_of, place_in_tags
-from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter, MediaFile
 from tests.media_corpus import media
 from tests.search.test_indexing import run
 
@@ -137,22 +135,3 @@ def test_a_tag_comes_before_a_name_and_a_name_before_the_last_change(tmp_path, m
     os.rename(folder / "VID_20200103.mp4", folder / "birthday.mp4")
     found, _ = dates()
     assert found["VID_20210102.mp4"] == ("2021-01-02", None) and found["birthday.mp4"] == tagged
-
-
-def test_the_order_is_that_of_the_recording_and_else_of_the_change(tmp_path):
-    files = [
-        MediaFile("old.mp4", 1, 900 * DAY, "", recorded_ns=2 * DAY),
-        MediaFile("changed.mp4", 1, 5 * DAY, ""),
-        MediaFile("unknown.mp4", 1, 0, ""),
-        MediaFile("early.mp4", 1, 900 * DAY, "", recorded_ns=-20_000 * DAY),
-    ]
-    with GalleryWriter(tmp_path / "gallery", "float32") as writer:
-        writer.put_clips([file.path for file in files], torch.eye(4)[:, None].repeat(1, 3, 1), torch.ones(4, 3).bool())
-        writer.put_files(files)
-        writer.commit()
-    (hits,) = Gallery.open(tmp_path / "gallery").search(torch.full((1, 4), 0.5))
-    newest = hits.newest_first()
-    # Those without a date come last.
-    assert newest.clip_ids == ["changed.mp4", "old.mp4", "early.mp4", "unknown.mp4"]
-    assert [hit.rank for hit in newest] == [1, 2, 3, 4] and len(newest.notes) == len(hits.notes) + 1
-    assert [hit.day for hit in newest] == ["changed 1970-01-06", "1970-01-03", "1915-03-31", ""]

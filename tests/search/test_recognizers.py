@@ -258,9 +258,13 @@ def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_
     monkeypatch.chdir(tmp_path)
     cache = tmp_path / "cache"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    for options in (("--output", "gallery", "--transcribe"), ("--transcribe", "--output", "gallery")):
+    for options, reported in (
+        (("--output", "gallery", "--transcribe"), "No speech recogniser was downloaded before"),
+        (("--transcribe", "--output", "gallery"), "No speech recogniser was downloaded before"),
+        (("--output", "gallery", "--transcribe", "./nowhere"), "There is no model folder"),
+    ):
         result = CliRunner().invoke(app, ["index", str(SPEECH), *options])
-        assert result.exit_code == 1 and "No speech recogniser was downloaded before" in result.stderr
+        assert result.exit_code == 1 and reported in result.stderr
     for name, size, architecture in (
         ("user/large", 3000, "WhisperForConditionalGeneration"),
         ("user/small", 2000, "Wav2Vec2ForCTC"),

@@ -16,7 +16,7 @@ from scalar_retrieval.search.speech import Speech
 from scalar_retrieval.search.states import DOUBTFUL
 from tests.gallery.decoding.reading import read_subtitle, write_media
 from tests.indexers import make_indexer
-from tests.search.recognizing import heard_by, save_ctc
+from tests.search.recognizing import heard_by
 from tests.search.sounds import CHORD, SPEECH
 from tests.search.test_indexing import of, problems_of
 from tests.search.test_sources import index, place  # noqa: F401
@@ -210,16 +210,3 @@ def test_words_of_one_stretch_that_are_doubted_do_not_take_others_with_them(tmp_
     partly._is_doubtful = lambda waveform, text: len(waveform) < 8000
     made = Speech(tmp_path, partly).make("path", Sound(CHORD))
     assert len(made.cues) == 1 and not made.is_doubtful
-
-
-def test_the_command_hears_and_says_so(place, tmp_path):  # noqa: F811
-    speech_model = tmp_path / "speech-model"
-    speech_model.mkdir()
-    save_ctc(speech_model)
-    (place / "b.srt").unlink()
-    index(place, place / "a.mp4", place / "b.mp4", "--transcribe", speech_model)
-    assert Gallery.open(place / "gallery").modality_mask.tolist() == [[True, False, False], [True, True, True]]
-    (transcript,) = (place / "gallery" / "transcripts").iterdir()
-    assert f"NOTE made by machine: {speech_model}" in transcript.read_text()
-    result = index(place, place / "a.mp4", "--transcribe", place / "nowhere")
-    assert result.exit_code == 1 and "There is no model folder" in result.stderr

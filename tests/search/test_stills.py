@@ -3,14 +3,10 @@ one they are made on request."""
 
 import io
 import os
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -18,7 +14,6 @@ from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.stills import Stills, as_still
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
-from scalar_retrieval.modeling_scalar.media_scalar import MediaError
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import remove
 from tests.indexers import make_indexer
@@ -167,24 +162,6 @@ def test_a_still_is_made_of_the_middle_of_a_video_that_lacks_one(tmp_path):
     assert names(tmp_path / "gallery") == []
 
 
-def test_one_decoder_makes_stills_and_reads_each_file_once(tmp_path, monkeypatch):
-    paths = write_gallery(tmp_path, {f"{number}.webm": f"{number}".encode() for number in range(6)})
-    is_running, read = threading.Lock(), []
-
-    def read_duration(reader, path):
-        assert is_running.acquire(blocking=False)
-        read.append(path)
-        time.sleep(0.01)
-        is_running.release()
-        raise MediaError(f"{path}: no media")
-
-    monkeypatch.setattr(SandboxedReader, "read_duration", read_duration)
-    with TestClient(make_app(tmp_path), ADDRESS) as client, ThreadPoolExecutor(6) as threads:
-        stills = [f"/{hit['still']}" for hit in hits(client).values()]
-        answers = list(threads.map(client.get, 2 * stills))
-    assert {answer.status_code for answer in answers} == {404} and sorted(read) == sorted(paths)
-
-
 def test_videos_of_a_published_gallery_are_not_downloaded_for_their_stills(tmp_path):
     write_gallery(tmp_path, {"dog.webm": b"dog"})
     cache = tmp_path / "snapshots"  # as in the Hub's cache
@@ -231,13 +208,3 @@ def test_what_lies_beside_a_gallery_is_found_by_a_relative_path_and_after_a_chan
         assert client.get(f"/{hit['still']}").content == picture
         (found,) = client.post("/api/search", json={"query": '"barks"'}).json()["hits"]
     assert found["name"] == "dog.webm" and app.archive.problem is None
-
-
-def test_a_gallery_is_written_to_the_folder_in_which_it_was_begun(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    with GalleryWriter("gallery") as writer:
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        writer.put_clips(["a"], torch.eye(3)[None], torch.ones(1, 3, dtype=torch.bool))
-        writer.commit()
-    assert Gallery.open(tmp_path / "gallery").clip_ids == ["a"] and os.listdir() == []

@@ -216,19 +216,6 @@ def test_what_is_wrong_with_a_window_is_reported_with_its_seconds(place):
     assert "3 unchanged" in index().stdout
 
 
-def test_windows_after_the_end_of_half_a_recording_are_reported_once_and_not_read_again(place, monkeypatch):
-    (place / "clips" / "talk.srt").unlink()
-    data = (place / "clips" / "talk.mkv").read_bytes()
-    (place / "clips" / "talk.mkv").write_bytes(data[: len(data) // 2])
-    (reported,) = [line for line in index("--segment", "1").stdout.split("\n") if "talk.mkv" in line]
-    assert len(names()) in (4, 5)  # about three seconds of six, and the other file
-    assert reported.startswith("partly read: ") and reported.count("could be read: the container promises") == 2
-    (problem,) = Gallery.open("gallery").problems()
-    assert problem.endswith(names()[-1])  # those before it are whole
-    monkeypatch.setattr(SandboxedReader, "read_frames", lambda *_, **__: pytest.fail("read again"))
-    assert "0 new, 0 changed, 2 unchanged" in index().stdout
-
-
 def test_sound_that_the_encoder_does_not_hear_is_reported_with_the_way_to_keep_it(place, loaded, monkeypatch):
     monkeypatch.setattr(loaded[1], "max_audio_seconds", 2)
     (place / "clips" / "talk.mkv").unlink()
