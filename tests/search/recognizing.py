@@ -39,6 +39,3 @@ def heard_by(kind, answer, is_doubtful=False):
     recognizer._is_doubtful = lambda waveform, text: is_doubtful
     recognizer.most_tokens, recognizer._lock = 440, Lock()
     return recognizer
-
-
-__all__ = ["heard_by", "save_ctc"]

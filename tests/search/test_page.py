@@ -4,10 +4,12 @@ import base64
 import re
 import time
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import ImageColor
 from starlette.testclient import TestClient
 
 from scalar_retrieval.gallery.store.stills import Stills, as_still
@@ -257,13 +259,12 @@ def test_back_and_a_reload_bring_what_was_asked_for_and_how(opened, unchanged):
     settled(page)
     check(page, hits, on)
     assert not page.locator("#like").is_visible()
-    for _ in range(2):  # the number of results, and the temperature
-        page.go_back()
-        settled(page)
+    page.go_back()  # to another number of results
+    page.go_back()
+    settled(page)
     check(page, page.ask(query="a dog", **asked | {"query_temperature": None}), on)
     page.go_forward()
     settled(page)
-    check(page, hits, on)
     click(page, f"More like this: {hits[0]['name']}")
     click(page, "Back to text search")
     check(page, hits, on)
@@ -530,44 +531,39 @@ def test_the_token_is_asked_for_once_and_why_a_file_cannot_be_had_is_reported(op
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_in_light_and_dark(opened, tmp_path, scheme):
+def test_it_fits_a_phone(opened, tmp_path):
     long = "a_very_long_name_without_any_space_" * 6 + ".webm"
     metadata = {"model": "<img src=x>" + "m" * 300, "modalities": list(SIX)}
-    viewport = {"width": 320, "height": 640}
-    contents = {long: b"x", "bell.wav": b"x"}
-    page = opened(tmp_path, contents, metadata=metadata, viewport=viewport, color_scheme=scheme)
+    page = opened(tmp_path, {long: b"x"}, metadata=metadata, viewport={"width": 320, "height": 640})
     ask(page, "w" * 300)
-    name = page.locator(".hit .name", has_text=".webm")
+    name = page.locator(".hit .name")
     assert name.inner_text() == f"{long[:28]}…{long[-28:]}" and name.get_attribute("title") == long
     open_settings(page)
     page.get_by_text("Filters").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     assert page.locator("img").count() == 0  # what a gallery says of itself is text, too
-    colours = "all => all.map(e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor])"
-    (ink, ground), *others = page.locator("body, .hit:first-child, .hit:first-child .soft").evaluate_all(colours)
-    card, soft = others[0][1], others[1][0]
-    for front, back in ((ink, ground), (ink, card), (soft, ground), (soft, card)):
-        dark, light = sorted((luminance(front), luminance(back)))
-        assert (light + 0.05) / (dark + 0.05) >= 4.5  # of WCAG 2, level AA
-    assert (luminance(ground) > 0.5) == (scheme == "light")
 
 
 def luminance(colour):
     """Of a colour of CSS, nearly as WCAG 2 has it."""
-    red, green, blue = ((int(number) / 255) ** 2.2 for number in re.findall(r"\d+", colour)[:3])
+    red, green, blue = ((part / 255) ** 2.2 for part in ImageColor.getrgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_colours_of_eight_modalities_are_distinguished_with_every_colour_vision():
-    text = PAGE.read_text(encoding="utf-8")
-    schemes = re.findall(r":root \{(.*?)\}", text, re.DOTALL)
-    assert len(schemes) == 2
+def test_words_can_be_read_and_eight_modalities_distinguished_in_light_and_dark_with_every_colour_vision():
+    schemes = re.findall(r":root \{(.*?)\}", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    grounds = []
     for scheme in schemes:
-        colours = dict(re.findall(r"--([\w-]+): (#\w{6})\b", scheme))
+        colours = dict(re.findall(r"--([\w-]+): (#\w+)", scheme))
         further = [colours[f"further-{place}"] for place in range(8)]
         assert least_difference([colours[name] for name in LABELS] + further[:5]) > 9
         assert least_difference(further) > 15
+        for front, back in product(("ink", "soft"), ("ground", "card")):
+            dark, light = sorted(luminance(colours[name]) for name in (front, back))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5  # of WCAG 2, level AA
+        grounds.append(luminance(colours["ground"]))
+    light, dark = grounds
+    assert light > 0.5 > dark
 
 
 @pytest.mark.slow

@@ -230,47 +230,40 @@ def test_faster_whisper_returns_no_words_that_it_doubts(converted, monkeypatch, 
     assert converted(NOISE) == []
 
 
-def cached(cache, name, revision):
-    """The folder of a revision in the cache of the Hub."""
-    snapshot = cache / f"models--{name.replace('/', '--')}" / "snapshots" / revision
-    snapshot.mkdir(parents=True)
-    return snapshot
-
-
-def test_transcribing_without_a_model_reads_the_revision_downloaded_last_and_asks_no_hub(tmp_path, monkeypatch):
+def test_transcribing_without_a_model_takes_the_smallest_that_was_downloaded_last_and_asks_no_hub(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    later, earlier = (cached(tmp_path / "cache", "user/small", revision * 40) for revision in "ba")
-    for snapshot, when in ((later, 2000), (earlier, 1000)):
-        for file in save_ctc(snapshot).iterdir():
-            os.utime(file, (when, when))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("asked"))
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.hub_answers", lambda: True)
-    assert downloaded_recognizer() == ("user/small", later)
-    result = CliRunner().invoke(app, ["index", str(SPEECH), "--output", "gallery", "--transcribe"])
-    assert result.exit_code == 0, result.output
-    assert "transcribed with user/small, which was downloaded before" in result.stderr
+
+    def indexed(*options, code=0):
+        result = CliRunner().invoke(app, ["index", str(SPEECH), *options])
+        assert result.exit_code == code, result.output
+        return result.stderr
+
+    for options in (("--output", "gallery", "--transcribe"), ("--transcribe", "--output", "gallery")):
+        assert "No speech recogniser was downloaded before" in indexed(*options, code=1)
+    assert "There is no model folder" in indexed("--output", "gallery", "--transcribe", "./nowhere", code=1)
+    for name, revision, when, architecture, size in (
+        ("large", "c", 3000, "WhisperForConditionalGeneration", 10**7),
+        ("other", "d", 3000, "BertModel", 10),
+        ("small", "b", 2000, None, 0),
+        ("small", "a", 1000, None, 0),
+    ):
+        snapshot = tmp_path / "cache" / f"models--user--{name}" / "snapshots" / (revision * 40)
+        snapshot.mkdir(parents=True)
+        if architecture is None:
+            save_ctc(snapshot)
+        else:
+            (snapshot / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+            (snapshot / "model.safetensors").write_bytes(bytes(size))
+        for file in snapshot.iterdir():
+            os.utime(file, (when, when))
+    name, folder = downloaded_recognizer()
+    assert (name, folder.name) == ("user/small", "b" * 40)
+    reported = indexed("--output", "gallery", "--transcribe")
+    assert "transcribed with user/small, which was downloaded before" in reported
     (transcript,) = (tmp_path / "gallery" / "transcripts").glob("*.vtt")
     assert "NOTE made by machine: user/small\n" in transcript.read_text()
-
-
-def test_transcribing_without_a_model_takes_what_was_downloaded_or_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cache = tmp_path / "cache"
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    for options, reported in (
-        (("--output", "gallery", "--transcribe"), "No speech recogniser was downloaded before"),
-        (("--transcribe", "--output", "gallery"), "No speech recogniser was downloaded before"),
-        (("--output", "gallery", "--transcribe", "./nowhere"), "There is no model folder"),
-    ):
-        result = CliRunner().invoke(app, ["index", str(SPEECH), *options])
-        assert result.exit_code == 1 and reported in result.stderr
-    for name, size, architecture in (
-        ("user/large", 3000, "WhisperForConditionalGeneration"),
-        ("user/small", 2000, "Wav2Vec2ForCTC"),
-        ("user/other", 1000, "BertModel"),
-    ):
-        snapshot = cached(cache, name, "c0ffee")
-        (snapshot / "config.json").write_text(json.dumps({"architectures": [architecture]}))
-        (snapshot / "model.safetensors").write_bytes(bytes(size))
-    assert downloaded_recognizer()[0] == "user/small"

@@ -1,13 +1,10 @@
 """The HTTP API of the search service."""
 
-import base64
 import hashlib
 import json
 import os
 import re
-import socket
 import time
-from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -30,7 +27,6 @@ from tests.search.serving import (
     make_app,
     put_clips,
     recorded,
-    serving,
     vector,
     vectors_of,
     write_gallery,
@@ -107,21 +103,8 @@ def test_clips_like_one_are_found_as_in_the_gallery(client):
     assert response.status_code == 404 and "modalities" in response.json()["error"]
 
 
-def test_the_gallery_says_what_it_holds(client):
-    about = client.get("/api/gallery").json()
-    assert (about["name"], about["num_clips"]) == ("gallery", 5)
-    assert (about["method"], about["query_temperature"]) == ("scalar", 0.1)
-    assert about["share"] == pytest.approx({"video": 0.8, "audio": 0.6, "subtitle": 0.4})
-    assert about["has_query_temperature"] and about["problem"] is None and about["limits"] is None
-
-
-def test_the_schema_describes_every_answer_and_has_the_usual_page(client):
-    schema = client.get("/api/openapi.json").json()
-    for path in schema["paths"].values():
-        for call in path.values():
-            assert call["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
-    fields = schema["components"]["schemas"]["ClipFilter"]["properties"]
-    assert {"paths", "min_duration", "max_duration", "after", "before", "has", "lacks", "words"} == set(fields)
+def test_the_usual_page_of_an_api_is_there(client):
+    assert "Problem" in client.get("/api/openapi.json").json()["components"]["schemas"]
     response = client.get("/docs")
     policy = response.headers["content-security-policy"]
     assert response.status_code == 200 and "api/openapi.json" in response.text and "'sha256-" in policy
@@ -205,11 +188,9 @@ def counts_of(answer):
 
 
 def test_each_file_is_reported_once_where_that_is_asked_for(windows):
-    every, each = search(windows, k=30), search(windows, k=10, per_file=True)
-    assert len(every["hits"]) == 25 and each["num_files"] == 3 and counts_of(each) == COUNTS
-    best = {}
-    for hit in every["hits"]:
-        best.setdefault(hit["name"], hit["key"])
+    every, each = search(windows, k=30)["hits"], search(windows, per_file=True)
+    assert len(every) == 25 and each["num_files"] == 3 and counts_of(each) == COUNTS
+    best = {hit["name"]: hit["key"] for hit in reversed(every)}
     assert {hit["name"]: hit["key"] for hit in each["hits"]} == best
     inside = search(windows, k=20, within=best["talk.webm"])
     assert {hit["name"] for hit in inside["hits"]} == {"talk.webm"} and inside["num_allowed"] == 12
@@ -445,12 +426,12 @@ def test_what_a_library_says_is_not_reported(unchanged, monkeypatch, error):
 def test_neither_paths_of_the_server_nor_what_a_changed_file_holds_is_reported(tmp_path, caplog):
     write_gallery(tmp_path, model=str(tmp_path / "models" / "words"))
     (shard,) = (tmp_path / "gallery" / "clips").glob("*.arrow")
-    content = shard.read_bytes()
-    place = content.index(vectors_of("dog.webm")[0].numpy().tobytes()) + 7
+    content = bytearray(shard.read_bytes())
+    content[content.index(vectors_of("dog.webm")[0].numpy().tobytes()) + 7] ^= 1
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         hits = search(client)["hits"]
     shard.unlink()
-    shard.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    shard.write_bytes(content)
     with TestClient(make_app(tmp_path), ADDRESS) as client:
         answer = search(client, code=500)
         assert answer == {"error": "A file of the gallery is damaged; see the log of the service."}
@@ -459,8 +440,6 @@ def test_neither_paths_of_the_server_nor_what_a_changed_file_holds_is_reported(t
         about = client.get("/api/gallery").json()
     assert "cannot be opened" in about["problem"] and about["model"] == "words" and str(shard) in caplog.text
     assert str(tmp_path) not in json.dumps([hits, about])
-    keys = [base64.urlsafe_b64decode(hit["key"] + "=" * 4) for hit in hits]
-    assert not [key for key in keys if b"clips" in key or b"webm" in key]
 
 
 # Who may ask --------------------------------------------------------------------------------------------------------
@@ -523,29 +502,6 @@ def test_cookies_of_others_do_not_shut_anybody_out(other):
     mine = f"{guard.COOKIE}={token.cookie}"
     assert knows(f"{other}; {mine}") and knows(f"{mine};{other}")
     assert not knows(other) and not knows(f"{other}; {mine[:-1]}") and not knows(f"{mine}x")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/%61pi/gallery", "/api/gallery/", "//api/gallery", "/x/../api/gallery", "/API/gallery", "/api//gallery",
-        "/api%2Fgallery", "http://127.0.0.1/api/gallery", "/api/session/../gallery",
-    ],
-)  # fmt: skip
-def test_no_spelling_of_a_path_leads_around_the_token(guarded, path):
-    host, port = guarded
-    with closing(socket.create_connection((host, port))) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-        connection.settimeout(10)
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
-    assert re.match(rb"HTTP/1.1 (307|400|401|404)", answer) and b"num_clips" not in answer
-
-
-@pytest.fixture(scope="module")
-def guarded(unchanged):
-    """The address of a service with a token."""
-    with serving(make_app(unchanged, secret=SECRET)) as address:
-        yield "127.0.0.1", int(address.rsplit(":", 1)[1].strip("/"))
 
 
 def test_a_token_must_be_long_and_can_be_sent():

@@ -1,5 +1,6 @@
 """The server of the search service: where it listens, whom it waits for, and the command that starts it."""
 
+import re
 import socket
 import threading
 import time
@@ -49,14 +50,17 @@ def test_a_missing_request_body_is_reported(address, monkeypatch):
         assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
 
 
-def test_nonsense_that_follows_a_request_which_is_refused_is_no_fault(address, monkeypatch, caplog):
-    monkeypatch.setattr("scalar_retrieval.search.service.guard.MOST_REQUESTS", 0)
-    head = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
-    for _ in range(3):
-        with closing(socket.create_connection(address)) as connection:
-            connection.sendall(head)
-            assert connection.recv(1000).startswith(b"HTTP/1.1 400")
-    assert not caplog.records
+def test_no_spelling_of_a_path_leads_around_the_token(unchanged):
+    paths = (
+        "/%61pi/gallery", "/api/gallery/", "//api/gallery", "/x/../api/gallery", "/API/gallery", "/api//gallery",
+        "/api%2Fgallery", "http://127.0.0.1/api/gallery", "/api/session/../gallery",
+    )  # fmt: skip
+    with serving(make_app(unchanged, secret=SECRET)) as address:
+        for path in paths:
+            with closing(connect(address)) as connection:
+                connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+                answer = b"".join(iter(lambda connection=connection: connection.recv(65536), b""))
+            assert re.match(rb"HTTP/1.1 (307|400|401|404)", answer) and b"num_clips" not in answer, path
 
 
 def test_what_is_no_request_is_refused(address):

@@ -135,9 +135,7 @@ def test_nothing_is_reported_of_what_is_no_subtitle_file(client):
     found = hits(client)
     elsewhere = found["silent.webm", None]["key"]  # by a link
     assert client.get(f"/api/clips/{elsewhere}/words").json() == []
-    for path in (f"{elsewhere}/captions", "0" * 16 + "/captions", "0" * 16 + "/words"):
-        response = client.get(f"/api/clips/{path}")
-        assert response.status_code == 404 and list(response.json()) == ["error"]
+    assert client.get(f"/api/clips/{elsewhere}/captions").status_code == 404
     key = found["talk.webm", 0]["key"]
     os.remove(client.folder / "clips" / "talk.webm")  # beside which they would be
     assert client.get(f"/api/clips/{key}/words").json() == []

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -112,7 +111,7 @@ def test_galleries_of_encoders_side_by_side_are_served_published_and_evaluated(p
     run(eval_app, "run", *source, "--output", "results", "--depth", 0)
     assert json.loads((tmp_path / "results" / "results.json").read_text())["gallery"]["num_clips"] == 4
 
-    # Heads are trained on stored vectors, each within the slice of its modality.
+    # Heads are trained on stored vectors.
     run(eval_app, "embed", *source, "--split", "train", "--output", "stored")
     recipe = {
         "model": name, "benchmark": "miniature", "root": "data", "features": "stored", "adapter": "heads",
@@ -122,11 +121,7 @@ def test_galleries_of_encoders_side_by_side_are_served_published_and_evaluated(p
     }  # fmt: skip
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     train(*parse_arguments(["recipe.json"]))
-    model, processor = load_model("heads")
+    model, _ = load_model("heads")
     for head, width in ((model.audio_head, 20), (model.text_head, 416)):
         assert head.weight.shape[0] == width and head.weight.any()
-    clip = processor.read_clip(next((tmp_path / "data" / "test").glob("*.m*")))
-    with torch.no_grad():
-        embeds, mask = model.get_modality_features(**processor(clips=[clip]))
-    assert mask[0, 0] and not embeds[0, 0, 12:].any() and embeds[0, 0].norm() == pytest.approx(1, abs=1e-6)
     assert identify("heads").fingerprint != identify(name).fingerprint
