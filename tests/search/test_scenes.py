@@ -41,14 +41,20 @@ def test_a_gallery_keeps_that_it_is_cut_where_scenes_change(films):
     assert "holds windows of 6 seconds. Omit `segment`" in reported
 
 
+def chapters_of(titles):
+    """Chapters of the same length, of ten seconds in all."""
+    chapters = []
+    for number, title in enumerate(titles):
+        start, stop = 10 * number // len(titles), 10 * (number + 1) // len(titles)
+        tags = {"title": title}
+        chapters.append({"id": number, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
+    return chapters
+
+
 def test_how_files_are_cut_by_default(films):
     black = np.zeros((32, 32, 3), np.uint8)
-    # Of ten seconds, with one chapter or two
-    for name, starts in (("year.mkv", (0, 5)), ("one.mkv", (0,))):
-        chapters = []
-        for start in starts:
-            stop, tags = start + 10 // len(starts), {"title": "Ferry"}
-            chapters.append({"id": start, "start": start, "end": stop, "time_base": Fraction(1), "metadata": tags})
+    for name, titles in (("year.mkv", ["Arrival of the ferry", "The storm"]), ("one.mkv", ["All of it"])):
+        chapters = chapters_of(titles)
         write_media(films / "clips" / name, 100, pictures=lambda _: black, size=32, chapters=chapters)
     write_film(films / "clips" / "scenes.mp4", [3, 2.5])
     index()
