@@ -9,10 +9,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.testclient import TestClient
 
-from scalar_retrieval.gallery.store.windows import clip_id_of
 from scalar_retrieval.search.service import app as app_module
 from scalar_retrieval.search.service.archive import Archive
-from tests.search.serving import PRESENCE, SECRET, make_app, serving, write_gallery
+from tests.search.serving import SECRET, make_app, serving, write_gallery
 
 ADDRESS = "http://127.0.0.1:8000"
 SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:00:04,000\nGood dog.\n"
@@ -21,8 +20,7 @@ SRT = "1\n00:00:00,500 --> 00:00:01,500\nKarin, sit!\n\n2\n00:00:03,000 --> 00:0
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.service.routes._WORDS_SECONDS", 20)
-    names = [*PRESENCE, clip_id_of("talk.webm", (0, 2)), clip_id_of("talk.webm", (2, None))]
-    write_gallery(tmp_path, dict.fromkeys(names, b"x"), segment=2)
+    write_gallery(tmp_path)
     (tmp_path / "clips" / "dog.srt").write_text(SRT)
     return tmp_path
 

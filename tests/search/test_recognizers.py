@@ -57,7 +57,7 @@ def whisper_folder(tmp_path_factory):
     languages, tasks = ["<|en|>", "<|de|>"], ["<|translate|>", "<|transcribe|>"]
     special = ["<|endoftext|>", "<|startoftranscript|>", *languages, *tasks, "<|startoflm|>", "<|startofprev|>"]
     special += ["<|nospeech|>", "<|notimestamps|>"]
-    alphabet = sorted(bytes_to_unicode().values(), key=lambda letter: letter not in LETTERS)
+    alphabet = bytes_to_unicode().values()
     tokenizer = WhisperTokenizer(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[])
     tokenizer.add_special_tokens({"extra_special_tokens": special})
     tokenizer.add_tokens([f"<|{index * 0.02:.2f}|>" for index in range(1501)])
@@ -74,9 +74,7 @@ def whisper_folder(tmp_path_factory):
     model.generation_config = GenerationConfig(
         is_multilingual=True, lang_to_id={name: ids[name] for name in languages},
         task_to_id={name.strip("<|>"): ids[name] for name in tasks}, no_timestamps_token_id=ids["<|notimestamps|>"],
-        max_initial_timestamp_index=50, max_length=24, prev_sot_token_id=ids["<|startofprev|>"],
-        suppress_tokens=[ids[name] for name in special[1:] + alphabet[len(LETTERS) :]],
-        begin_suppress_tokens=[end], **tokens,
+        max_length=24, suppress_tokens=[ids[name] for name in special[1:]], **tokens,
     )  # fmt: skip
     for part in (model, tokenizer, WhisperFeatureExtractor()):
         part.save_pretrained(folder)

@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 from scalar_retrieval.gallery.decoding import Limits, SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.words.cues import read_cues
 from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts
-from scalar_retrieval.search.recognised import RecognitionError
 from scalar_retrieval.search.screen import (
     RapidOcrReader,
     Screen,
@@ -29,8 +28,9 @@ FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
 GREEN, WHITE = (30, 60, 40), (250, 250, 250)
 
 
-def at(*frames, pace=2.0):
-    return [(pace * place, list(lines)) for place, lines in enumerate(frames)]
+def at(*frames):
+    """Lines of frames, one every two seconds."""
+    return [(2.0 * place, list(lines)) for place, lines in enumerate(frames)]
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,11 @@ class Fake:
 
     name, word = "a reader 1.0", None
 
-    def __init__(self, fail=False):
-        self.pictures, self.fail = [], fail
+    def __init__(self):
+        self.pictures = []
 
     def __call__(self, picture):
         self.pictures.append(picture)
-        if self.fail:
-            raise RecognitionError("no")
         return [] if picture.mean() < 40 else [self.word or f"brightness of {picture.mean() / 50:.0f}"]
 
 

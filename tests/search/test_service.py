@@ -36,12 +36,6 @@ ADDRESS = "http://127.0.0.1:8000"
 MODALITIES = ("video", "audio", "subtitle")
 
 
-@pytest.fixture
-def place(tmp_path):
-    write_gallery(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def client(unchanged):
     """Of a service that no test changes."""
@@ -51,9 +45,10 @@ def client(unchanged):
 
 
 @pytest.fixture
-def changing(place):
+def changing(tmp_path):
     """Of a service whose gallery is changed."""
-    with TestClient(make_app(place), ADDRESS) as client:
+    write_gallery(tmp_path)
+    with TestClient(make_app(tmp_path), ADDRESS) as client:
         yield client
 
 
@@ -327,10 +322,10 @@ def test_a_file_is_played_whatever_becomes_of_its_subtitles(tmp_path):
 # A gallery that changes ---------------------------------------------------------------------------------------------
 
 
-def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, place):
+def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, tmp_path):
     before = {hit["name"]: hit["key"] for hit in search(changing)["hits"]}
-    with GalleryWriter(place / "gallery") as writer:
-        writer.remove_clips([str(place / "clips" / "dog.webm")])  # rows move
+    with GalleryWriter(tmp_path / "gallery") as writer:
+        writer.remove_clips([str(tmp_path / "clips" / "dog.webm")])  # rows move
         writer.put_clips(["new.webm"], vectors_of("new")[None], torch.ones(1, 3).bool())
         writer.commit()
     assert {hit["name"] for hit in search(changing)["hits"]} == {*before, "new.webm"} - {"dog.webm"}
@@ -338,8 +333,8 @@ def test_what_is_committed_is_found_at_once_and_older_keys_stay_good(changing, p
     assert played.pop("dog.webm") == 404 and set(played.values()) == {200}
 
 
-def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changing, place):
-    manifest = place / "gallery" / "gallery.json"
+def test_a_gallery_that_is_damaged_or_replaced_leaves_the_last_one_served(changing, tmp_path):
+    manifest = tmp_path / "gallery" / "gallery.json"
     good = manifest.read_bytes()
     for bad in (b"{}", good.replace(b"f" * 64, b"e" * 64)):
         manifest.write_bytes(bad)

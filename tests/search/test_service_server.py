@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from unittest.mock import Mock
 
 import httpx2
@@ -14,7 +15,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from scalar_retrieval.search.__main__ import app
-from scalar_retrieval.search.service import guard
+from scalar_retrieval.search.service import guard, server
 from scalar_retrieval.search.service.server import listen
 from scalar_retrieval.search.settings import TOKEN_VARIABLE
 from tests.search.serving import SECRET, WordModel, WordProcessor, make_app, serving, write_gallery
@@ -250,21 +251,19 @@ def test_the_command_serves_what_its_options_say(unchanged, tmp_path, monkeypatc
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.model_identity.ModelIdentity.fingerprint", "f" * 64)
     monkeypatch.setattr("scalar_retrieval.search.service.server.address_of", lambda _: "http://here/")
     (tmp_path / "words").mkdir()
-    about = []
+    served = []
 
-    def make_server(application):
-        def run(sockets):
-            assert sockets[0].getsockname()[0] == "0.0.0.0"
-            with TestClient(application, "http://search.lan") as client:
-                assert client.get("/api/gallery").status_code == 401
-                client.headers["authorization"] = f"Bearer {SECRET}"
-                about.append(client.get("/api/gallery").json())
+    def run(application, sockets):
+        served.append((application, sockets[0].getsockname()[0]))
 
-        return Mock(run=run)
-
-    monkeypatch.setattr("scalar_retrieval.search.service.server.make_server", make_server)
+    monkeypatch.setattr(server, "make_server", lambda application: Mock(run=partial(run, application)))
     monkeypatch.setenv(TOKEN_VARIABLE, f" {SECRET}\n")
     arguments = ["serve", unchanged / "gallery", "--model", tmp_path / "words", "--host", "0.0.0.0", "--port", 0]
     result = CliRunner().invoke(app, list(map(str, [*arguments, "--hostname", "Search.lan"])))
     assert result.exit_code == 0 and "Serving 5 clips at http://here/" in result.output, result.output
-    assert about[0]["num_clips"] == 5
+    ((application, host),) = served
+    with TestClient(application, "http://search.lan") as client:
+        assert host == "0.0.0.0" and client.get("/api/gallery").status_code == 401
+        client.headers["authorization"] = f"Bearer {SECRET}"
+        about = client.get("/api/gallery").json()
+    assert (about["num_clips"], about["method"]) == (5, "scalar") and about["problem"] is None

@@ -3,7 +3,6 @@ one they are made on request."""
 
 import io
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from starlette.testclient import TestClient
 from scalar_retrieval.gallery.decoding import SandboxedReader
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.stills import Stills, as_still
-from scalar_retrieval.gallery.words.transcripts import Cue, Transcripts, write_transcript
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.vanished import remove
 from tests.indexers import make_indexer
@@ -194,17 +192,3 @@ def test_a_still_outside_the_gallery_is_not_served(service):
         stills.rename(place / "elsewhere")
         stills.symlink_to(place / "elsewhere")
         assert client.get(inside).status_code == 404
-
-
-def test_what_lies_beside_a_gallery_is_found_by_a_relative_path_and_after_a_change_of_folder(service, monkeypatch):
-    place, picture = service
-    (place / "gallery" / "transcripts").mkdir()
-    write_transcript(Transcripts(place / "gallery").path_of("0" * 64), [Cue(1.0, 2.0, "a dog barks")], "a model")
-    monkeypatch.chdir(place)
-    app = make_app(Path())
-    monkeypatch.chdir(place / "clips")
-    with TestClient(app, ADDRESS) as client:
-        hit = hits(client)["dog.webm", None]
-        assert client.get(f"/{hit['still']}").content == picture
-        (found,) = client.post("/api/search", json={"query": '"barks"'}).json()["hits"]
-    assert found["name"] == "dog.webm" and app.archive.problem is None

@@ -49,10 +49,10 @@ def place(encoder, loaded, tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_talk(place, seconds=6):
-    data = media("matroska", "mjpeg", "pcm_s16le", frames=10 * seconds, seconds=seconds, size=(32, 32))
+def write_talk(place):
+    data = media("matroska", "mjpeg", "pcm_s16le", frames=60, seconds=6, size=(32, 32))
     (place / "clips" / "talk.mkv").write_bytes(data)
-    cues = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\nword {n}\n\n" for n in range(seconds))
+    cues = "".join(f"{n}\n00:00:0{n},000 --> 00:00:0{n},900\nword {n}\n\n" for n in range(6))
     (place / "clips" / "talk.srt").write_text(cues)
 
 
