@@ -354,30 +354,31 @@ def test_a_hit_shows_what_is_said_or_was_recognised_and_plays_from_there(opened,
 @pytest.mark.slow
 def test_videos_show_stills_and_none_is_opened_until_it_is_played(opened, tmp_path, talk):
     # One has a stored still, one and what is no video, and of one it is made.
+    widths = {"made.webm": 64, "stored.webm": 32, "broken.webm": 32}
     contents = {"made.webm": talk, "stored.webm": talk, "broken.webm": b"x", "odd.webm": b"y"}
     write_gallery(tmp_path, contents, {"stored.webm": {"sha256": "0" * 64}, "broken.webm": {"sha256": "1" * 64}})
     put_stills(tmp_path, "0" * 64, "1" * 64)
     page = opened(tmp_path)
     ask(page, "a dog")
-    cards = {name: card_of(page, name) for name in contents}
-    cards["odd.webm"].get_by_text("No picture").wait_for()
-    for name, width in {"made.webm": 64, "stored.webm": 32, "broken.webm": 32}.items():
-        cards[name].scroll_into_view_if_needed()
-        still = cards[name].get_by_alt_text(f"A frame of {name}")
+    card_of(page, "odd.webm").get_by_text("No picture").wait_for()
+    for name, width in widths.items():
+        still = page.get_by_alt_text(f"A frame of {name}")
+        still.scroll_into_view_if_needed()
         wait(page, "[...document.querySelectorAll('.still img')].every(picture => picture.naturalWidth)")
-        assert still.get_attribute("loading") == "lazy" and still.evaluate("img => img.naturalWidth") == width
+        assert still.evaluate("img => [img.loading, img.naturalWidth]") == ["lazy", width]
     assert page.locator("video").count() == 0
 
-    cards["stored.webm"].get_by_role("button", name="Play stored.webm").click()
+    page.get_by_role("button", name="Play stored.webm").click()
     wait(page, "document.querySelector('video').currentTime > 0")
     assert page.evaluate("document.activeElement === document.querySelector('video')")
     assert len({request.url for request in page.asked if "/media" in request.url}) == 1
     for name in ("broken.webm", "odd.webm"):
-        cards[name].get_by_role("button", name=f"Play {name}").click()
-        cards[name].get_by_text("This browser cannot play the file.").wait_for()
-        assert cards[name].locator("video").count() == 0
-        assert cards[name].get_by_role("link", name="Download").get_attribute("download") == name
-    assert cards["broken.webm"].locator("img").evaluate("img => img.naturalWidth") == 32
+        page.get_by_role("button", name=f"Play {name}").click()
+        card = card_of(page, name)
+        card.get_by_text("This browser cannot play the file.").wait_for()
+        assert card.locator("video").count() == 0
+        assert card.get_by_role("link", name="Download").get_attribute("download") == name
+    assert card_of(page, "broken.webm").locator("img").evaluate("img => img.naturalWidth") == 32
 
 
 @pytest.mark.slow

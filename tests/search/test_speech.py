@@ -9,12 +9,11 @@ import pytest
 
 from scalar_retrieval.gallery.decoding import SandboxedReader, Stop, Stopped
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
-from scalar_retrieval.gallery.words.transcripts import Cue, write_transcript
 from scalar_retrieval.modeling_scalar.media_scalar import SAMPLING_RATE, MediaReader
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.speech import Speech
 from scalar_retrieval.search.states import DOUBTFUL
-from tests.gallery.decoding.reading import read_subtitle, write_media
+from tests.gallery.decoding.reading import write_media
 from tests.indexers import make_indexer
 from tests.search.recognizing import heard_by
 from tests.search.sounds import CHORD, SPEECH
@@ -37,16 +36,6 @@ def stretches(request, monkeypatch):
 @pytest.fixture
 def real_voice():
     """The detector decides what is speech."""
-
-
-def test_a_transcript_reads_as_it_was_heard_and_says_who_heard_it(tmp_path):
-    text = "1 < 2 & <b>2</b> --> 3"
-    write_transcript(tmp_path / "a.vtt", [Cue(0.5, 1, "42"), Cue(3725.25, 3725.25, text)], "a\n\n--> b")
-    lines = (tmp_path / "a.vtt").read_text().splitlines()
-    assert lines[:3] == ["WEBVTT", "", "NOTE made by machine: a -> b"]
-    assert "01:02:05.250 --> 01:02:05.251" in lines
-    assert read_subtitle(tmp_path / "a.vtt") == f"42 {text}"
-    assert read_subtitle(tmp_path / "a.vtt", window=(0, 2)) == "42"
 
 
 @pytest.fixture(scope="module")

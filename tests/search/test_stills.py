@@ -56,15 +56,12 @@ def names(gallery):
 
 
 def frame_in(still, path):
-    """Which frame of a film is in a still, by its number."""
+    """Which frame of a film is in a still of half its size, by its number."""
     with Image.open(still) as picture:
         assert picture.format == "JPEG" and picture.size == (320, 24)
         shown = np.asarray(picture, float)
-    differences = []
-    for frame in SandboxedReader().read_frames(path):
-        small = np.asarray(Image.fromarray(frame).resize((320, 24)), float)
-        differences.append(np.abs(shown - small).mean())
-    return np.argmin(differences)
+    frames = np.stack(SandboxedReader().read_frames(path))[:, ::2, ::2]
+    return np.abs(frames - shown).mean(axis=(1, 2, 3)).argmin()
 
 
 def test_each_clip_with_a_picture_has_the_frame_in_the_middle_as_a_still_as_long_as_it_is_there(clips, index):
