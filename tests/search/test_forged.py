@@ -183,7 +183,6 @@ def test_a_file_with_other_vectors_than_the_first_of_its_table_is_left_out_by_a_
         for half in (slice(0, 5), slice(5, 6)):
             writer.put_clips(names[half], embeds[half], mask[half])
             writer.commit()
-        assert len(writer.snapshot.shards["clips"]) == 2
     other = clip_table(names[5:], embeds[5:, :, :2], mask[5:], METADATA["modalities"])
     forge_table(tmp_path, "clips", 1, other)
     with pytest.raises(ValueError, match="its columns are not those of the first"):

@@ -389,8 +389,6 @@ def test_a_sound_has_a_picture_of_how_loud_it_is(opened, tmp_path):
     bell, broken = (card_of(page, name) for name in contents)
     bell.get_by_role("img", name="Loudness of bell.wav").locator("path[d]").wait_for()
     assert bell.locator(".sound path").get_attribute("d").count("M") == 100
-    box, sound = (bell.locator(name).bounding_box() for name in (".player", ".sound"))
-    assert box["height"] > sound["height"] > 20 and box["width"] > sound["width"] > 100
     broken.get_by_text("This browser cannot play the file.").wait_for()
     assert broken.locator(".sound").count() == 0
 

@@ -90,12 +90,11 @@ def test_what_a_search_does_not_find_is_reported(tmp_path):
 
 def test_clips_like_one_are_found_as_in_the_gallery(client):
     gallery = Gallery.open(client.folder / "gallery")
-    keys = {hit["name"]: hit["key"] for hit in search(client)["hits"]}
-    for name, key in keys.items():
-        answer = client.post("/api/like", json={"key": key}).json()
-        check(answer, gallery.search(like=str(client.folder / "clips" / name)))
-    response = client.post("/api/like", json={"key": keys["silent.webm"], "modalities": ["audio"]})
-    assert response.status_code == 404 and "modalities" in response.json()["error"]
+    for hit in search(client)["hits"]:
+        answer = client.post("/api/like", json={"key": hit["key"]}).json()
+        check(answer, gallery.search(like=str(client.folder / "clips" / hit["name"])))
+        audio = client.post("/api/like", json={"key": hit["key"], "modalities": ["audio"]})
+        assert audio.status_code == (200 if hit["presence"]["audio"] else 404)
 
 
 def test_the_usual_page_of_an_api_is_there(client):
@@ -142,13 +141,13 @@ def test_only_what_fulfils_the_filter_is_found(dated, wanted, names, unknown):
 
 def test_hits_have_the_date_and_the_place_of_their_recording_and_can_be_sorted(dated):
     hits = search(dated, sort="date")["hits"]
-    recordings = [(hit["name"], hit["date"], hit["is_recorded"], hit["place"]) for hit in hits]
-    assert recordings[:3] == [
-        ("bell.wav", "2026-01-04T00:00:00+00:00", False, None),
-        ("silent.webm", "2026-01-03T00:00:00+00:00", False, None),
-        ("cat.webm", "2026-01-02T00:00:00+00:00", True, [48.1374, 11.5755]),
-    ]
-    assert recordings[4][1:] == (None, False, None) and [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+    assert [hit["name"] for hit in hits][:4] == ["bell.wav", "silent.webm", "cat.webm", "dog.webm"]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+    recordings = [(hit["date"], hit["is_recorded"], hit["place"]) for hit in hits[1:]]
+    assert recordings == [
+        ("2026-01-03T00:00:00+00:00", False, None), ("2026-01-02T00:00:00+00:00", True, [48.1374, 11.5755]),
+        ("2026-01-01T00:00:00+00:00", False, None), (None, False, None),
+    ]  # fmt: skip
     about = dated.get("/api/gallery").json()
     assert (about["oldest"], about["newest"]) == ("2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z")
 
@@ -496,10 +495,10 @@ def test_cookies_of_others_do_not_shut_anybody_out(other):
     assert not knows(other) and not knows(f"{other}; {mine[:-1]}") and not knows(f"{mine}x")
 
 
-def test_a_token_must_be_long_and_can_be_sent():
-    for secret, reported in (("short", str(SHORTEST_TOKEN)), ("é" * 20, "ASCII"), ("two words of a token", "spaces")):
-        with pytest.raises(ValueError, match=reported):
-            Token(secret)
+@pytest.mark.parametrize("secret", ["short", "é" * 20, "two words of a token"])
+def test_a_token_must_be_long_and_can_be_sent(secret):
+    with pytest.raises(ValueError, match=f"{SHORTEST_TOKEN}|ASCII characters without spaces"):
+        Token(secret)
 
 
 def test_the_page_may_run_nothing_but_itself(client):

@@ -46,8 +46,8 @@ def same(folder, table, body, path="search"):
     return other["hits"]
 
 
-def test_a_table_gives_the_hits_of_its_folder(both):
-    folder, table, _, _ = both
+def test_a_table_gives_the_hits_of_its_folder_and_it_is_noticed_that_it_changes_or_is_away(both, tmp_path, caplog):
+    folder, table, server, update = both
     about, known = (client.get("/api/gallery").json() for client in (table, folder))
     for name in ("num_clips", "share", "model", "query_temperature", "method"):
         assert about[name] == known[name], name
@@ -63,9 +63,6 @@ def test_a_table_gives_the_hits_of_its_folder(both):
         refused = table.post(f"/api/{path}", json=body)
         assert refused.status_code == 422 and "folder" in refused.json()["error"]
 
-
-def test_a_table_that_changes_or_is_away_is_noticed(both, tmp_path, caplog):
-    folder, table, server, update = both
     with GalleryWriter(tmp_path / "gallery") as writer:
         writer.remove_clips([str(tmp_path / "clips" / "dog.webm")])
         writer.commit()

@@ -63,7 +63,6 @@ def test_a_folder_is_indexed_and_searched_by_three_encoders(place, monkeypatch, 
     gallery = Gallery.open("gallery")
     assert gallery.modalities == MODALITIES
     assert gallery.metadata["modality_slices"] == [[0, 12], [12, 32], [32, 416], [32, 416], [32, 416]]
-    assert gallery.model == f"{place / 'clip'}+{place / 'clap'}+{text_folder()}"
     assert gallery.fingerprint == identify(name).fingerprint
     # The same encoders go on, by any of their names; others are refused.
     assert "2 unchanged" in run(search_app, "index", "clips", "--output", "gallery")
