@@ -382,7 +382,6 @@ def test_a_wrong_question_is_answered_in_one_sentence_that_says_what_is_wrong(cl
     assert list(response.json()) == ["error"] and response.headers["content-type"] == "application/json"
     sentence = response.json()["error"]
     assert reported in sentence and "\n" not in sentence and "Traceback" not in sentence
-    assert response.status_code == 400 or re.search("[^.?][.?]$", sentence)
 
 
 KEYS = "0 0000000000000000 ²000000000000000 .. %2e%2e%2f0 ../../etc/passwd %2Fetc%2Fpasswd".split() + ["9" * 5000]

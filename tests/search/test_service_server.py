@@ -45,10 +45,17 @@ def answer_to(connection, request):
     return received
 
 
-def test_a_missing_request_body_is_reported(address, monkeypatch):
-    monkeypatch.setattr("scalar_retrieval.search.service.guard._BODY_SECONDS", 0.1)
-    with closing(socket.create_connection(address)) as connection:
-        assert answer_to(connection, HEAD + BODY[:3]).startswith(b"HTTP/1.1 408")
+def test_what_is_no_request_and_a_missing_body_are_refused(address, monkeypatch):
+    monkeypatch.setattr(guard, "_BODY_SECONDS", 0.1)
+    for request, status in (
+        (HEAD + BODY[:3], b"408"),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"400"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"A" * 100_000, b"400"),
+    ):
+        with closing(socket.create_connection(address)) as connection:
+            assert answer_to(connection, request).startswith(b"HTTP/1.1 " + status)
 
 
 def test_no_spelling_of_a_path_leads_around_the_token(unchanged):
@@ -62,12 +69,6 @@ def test_no_spelling_of_a_path_leads_around_the_token(unchanged):
                 connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
                 answer = b"".join(iter(lambda connection=connection: connection.recv(65536), b""))
             assert re.match(rb"HTTP/1.1 (307|400|401|404)", answer) and b"num_clips" not in answer, path
-
-
-def test_what_is_no_request_is_refused(address):
-    for nonsense in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"A" * 100_000):
-        with closing(socket.create_connection(address)) as connection:
-            assert answer_to(connection, nonsense).startswith(b"HTTP/1.1 400")
 
 
 # Connections --------------------------------------------------------------------------------------------------------
