@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -109,25 +110,23 @@ FIELDS = ("rank", "name", "start", "weights", "presence", "said", "copies")
 def answering(answer, wait=0.0):
     """An address at which every request is answered by these bytes, perhaps one after the other."""
 
-    def serve(connection):
-        with closing(connection), suppress(OSError):
-            connection.recv(65536)
-            for piece in [answer[start : start + 1] for start in range(len(answer))] if wait else [answer]:
-                connection.sendall(piece)
-                time.sleep(wait)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(65536):
-                pass
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self):
+            with suppress(OSError):
+                self.request.recv(65536)
+                for piece in map(bytes, zip(answer, strict=True)) if wait else [answer]:
+                    self.request.sendall(piece)
+                    time.sleep(wait)
+                self.request.shutdown(socket.SHUT_WR)
+                while self.request.recv(65536):
+                    pass
 
-    def accept():
-        with suppress(OSError):
-            while True:
-                threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
-
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answer) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 @pytest.mark.promise("errors", "Whatever answers in place of a service, a query ends in time, with one sentence")
