@@ -16,11 +16,9 @@ from safetensors.torch import load_file
 from scalar_retrieval.modeling_scalar import MODALITIES, Clip, ScalarModel
 from scalar_retrieval.modeling_scalar.scores_scalar import METHODS, register_method
 from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
-from scalar_retrieval.trainer.distributed import RowLayout
-from scalar_retrieval.trainer.draws import derived_generator, reduced_views
 from scalar_retrieval.trainer.lora import apply_adapters
 from scalar_retrieval.trainer.losses import info_nce
-from scalar_retrieval.trainer.objectives import Batch, Objective
+from scalar_retrieval.trainer.objectives import Objective
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import make_batch, make_tiny_config
@@ -124,31 +122,14 @@ def step(trainer, batch, accumulation=1):
     return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
-def test_the_loss_is_the_weighted_sum_of_the_components_on_the_drawn_views(tmp_path):
-    weights = {"cross_arity_weight": 0.7, "semantic_weight": 0.9, "uniformity_weight": 0.2}
-    options = {"full_view_probability": 0.0, "full_view_decay_steps": 0, "matching_weight": 0.0}
-    trainer = make_trainer(tmp_path, **options, **weights)
-    batch = collate(trainer)
-    loss = trainer.compute_loss(trainer.model, batch)
-    draws = torch.rand(4, 4, generator=derived_generator(0, 0, 0))
-    reduced = reduced_views(batch["modality_mask"], 0.0, draws[:, :2])
-    assert not reduced.all()
-    output = trainer.model(**{name: value for name, value in batch.items() if name != "clip_index"})
-    affinities = Affinities().affinities(torch.arange(4), torch.arange(4))
-    assert 4 < (affinities > 0).sum() < 16
-    options = {"method": "scalar", "query_temperature": 0.1}
-    embeddings = output.text_embeds, output.modality_embeds, batch["modality_mask"], reduced
-    terms = trainer.loss_terms(Batch(RowLayout((4,), 0), *embeddings, options, affinities), 0)
-    losses = {name: loss for name, (_, loss) in terms.items()}
-    torch.testing.assert_close(
-        loss, losses["align"] + 0.7 * losses["mask"] + 0.9 * losses["sem"] + 0.2 * losses["unif"]
-    )
-    for name, value in losses.items():
-        torch.testing.assert_close(trainer.means.sums[f"loss_{name}"], value)
-
-
-def test_a_weight_of_zero_skips_its_term(tmp_path):
-    weights = ("cross_arity_weight", "matching_weight", "semantic_weight", "uniformity_weight")
+def test_the_loss_is_the_weighted_sum_of_its_terms_and_a_weight_of_zero_skips_one(tmp_path):
+    weights = {"cross_arity_weight": 0.7, "semantic_weight": 0.9, "uniformity_weight": 0.2, "matching_weight": 0.3}
+    trainer = make_trainer(tmp_path, full_view_probability=0.0, full_view_decay_steps=0, **weights)
+    loss = trainer.compute_loss(trainer.model, collate(trainer))
+    expected = trainer.means.sums["loss_align"]
+    for name, weight in zip(("mask", "sem", "unif", "dam"), weights.values(), strict=True):
+        expected = expected + weight * trainer.means.sums[f"loss_{name}"]
+    torch.testing.assert_close(loss, expected)
     trainer = make_trainer(tmp_path, **dict.fromkeys(weights, 0.0))
     trainer.compute_loss(trainer.model, collate(trainer))
     assert [name for name in trainer.means.sums if name.startswith("loss")] == ["loss_align"]
@@ -164,24 +145,19 @@ def test_clips_without_anything_to_read_are_left_out_of_matching(tmp_path, condi
         assert (trainer.means.sums["loss_dam"] > 0) == is_matched
 
 
-def lora_names(trainer):
-    return {name for name, p in trainer.model.named_parameters() if p.requires_grad and ".lora_" in name}
-
-
 def test_lora_has_a_rate_of_its_own_and_keeps_its_weight_decay(tmp_path):
     def settings(**options):
         trainer = make_trainer(tmp_path, weight_decay=0.3, **options)
-        names = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-        groups = [(names[id(p)], g) for g in trainer.create_optimizer().param_groups for p in g["params"]]
-        assert len({name for name, _ in groups}) == len(groups)  # each once
-        return trainer, {name: (group["lr"], group["weight_decay"]) for name, group in groups}
+        names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+        found = {}
+        for group in trainer.create_optimizer().param_groups:
+            for parameter in group["params"]:
+                found[names.pop(parameter)] = group["weight_decay"], group["lr"]  # each once
+        return found
 
-    plain, expected = settings()
-    trainer, found = settings(lora_learning_rate=2e-5)
-    assert found.keys() == expected.keys() and {decay for _, decay in found.values()} == {0.0, 0.3}
-    assert lora_names(trainer) and {rate for rate, _ in expected.values()} == {1e-3}
-    for name, (rate, decay) in found.items():
-        assert decay == expected[name][1] and rate == (2e-5 if name in lora_names(trainer) else 1e-3), name
+    expected = {name: (decay, 2e-5 if ".lora_" in name else 1e-3) for name, (decay, _) in settings().items()}
+    assert settings(lora_learning_rate=2e-5) == expected
+    assert set(expected.values()) == {(0.0, 1e-3), (0.3, 1e-3), (0.3, 2e-5)}
 
 
 def log_of(trainer):
@@ -197,22 +173,16 @@ def test_both_rates_follow_the_schedule_and_are_logged(tmp_path):
     assert [entry["lora_learning_rate"] for entry in entries] == pytest.approx([rate / 10 for rate in rates])
 
 
-def test_the_loss_falls_on_eight_items(unless_fast, tmp_path):
+def test_the_loss_falls_on_eight_items_and_each_term_is_logged(unless_fast, tmp_path):
     steps = {"per_device_train_batch_size": 8, "max_steps": 12, "learning_rate": 5e-3, "warmup_steps": 0}
-    options = {"adapter": "full", "logging_steps": 1, "contrastive_label_smoothing": 0.0}
-    losses = [entry["loss_align"] for entry in log_of(make_trainer(tmp_path, **steps, **options))]
-    assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
-
-
-def test_every_component_is_logged_semantics_and_uniformity_after_the_warm_up(tmp_path):
-    entries = log_of(make_trainer(tmp_path, loss_warmup_steps=2, max_steps=4, logging_steps=1))
-    assert [{"loss_sem", "loss_unif"} <= set(entry) for entry in entries] == [False, False, True, True]
-    assert all("loss_align" in entry and "loss_mask" in entry for entry in entries)
+    options = {"adapter": "full", "logging_steps": 1, "contrastive_label_smoothing": 0.0, "loss_warmup_steps": 2}
+    entries = log_of(make_trainer(tmp_path, **steps, **options))
+    assert len(entries) == 12 and entries[-1]["loss_align"] < 0.5 * entries[0]["loss_align"]
+    assert [{"loss_sem", "loss_unif"} <= set(entry) for entry in entries] == [False] * 2 + [True] * 10
     entry = entries[2]
-    assert {"loss_dam", "p_full", "grad_norm", "learning_rate", "weight_entropy"} <= set(entry)
-    assert 0 < entry["weight_entropy"] < 1.0987
-    assert entries[1]["clips_per_second"] > 0
-    assert sum(entry[f"weight_{name}"] for name in ("video", "audio", "subtitle")) == pytest.approx(1, abs=1e-5)
+    assert {"loss_mask", "loss_dam", "p_full", "grad_norm", "learning_rate"} <= set(entry)
+    assert 0 < entry["weight_entropy"] < 1.0987 and entry["clips_per_second"] > 0
+    assert sum(entry[f"weight_{name}"] for name in MODALITIES) == pytest.approx(1, abs=1e-5)
 
 
 def clips_in_memory(processor, dataset_class=ClipDataset, empty=None):
@@ -232,20 +202,23 @@ def clips_in_memory(processor, dataset_class=ClipDataset, empty=None):
 
 @pytest.mark.parametrize("num_frames", [1, 40])
 def test_clips_kept_in_memory_give_the_examples_of_clips_read_from_files(tmp_path, tiny_processor, num_frames):
-    """Also where a clip has just as many frames as are asked for, or fewer: the draws that follow are the same."""
+    """Also where a clip has fewer frames than are asked for: the draws that follow are the same."""
     path = str(tmp_path / "clip.mp4")
     write_media(path, num_frames=num_frames, seconds_of_audio=2)
     row = {"video_id": "a", "caption": "a dog", "video_path": path, "audio_path": path, "subtitle": None}
-    rows = datasets.Dataset.from_list([row])
-    collate = ScalarDataCollator(tiny_processor)
-    batches = []
-    for keep_in_memory in (False, True):
-        dataset = ClipDataset(rows, tiny_processor, seed=5, keep_in_memory=keep_in_memory)
-        batches.append([collate([dataset[0]]) for epoch in range(4) if dataset.set_epoch(epoch) is None])
-    for read, kept in zip(*batches, strict=True):
-        assert read.keys() == kept.keys() and {"pixel_values_videos", "input_features"} <= read.keys()
-        assert all(torch.equal(value, kept[name]) for name, value in read.items())
-    assert not torch.equal(batches[0][0]["pixel_values_videos"], batches[0][1]["pixel_values_videos"])
+    read, kept = (
+        ClipDataset(datasets.Dataset.from_list([row]), tiny_processor, seed=5, keep_in_memory=keep)
+        for keep in (False, True)
+    )
+    frames = []
+    for epoch in range(4):
+        read.set_epoch(epoch)
+        kept.set_epoch(epoch)
+        one, other = (ScalarDataCollator(tiny_processor)([dataset[0]]) for dataset in (read, kept))
+        assert one.keys() == other.keys() and {"pixel_values_videos", "input_features"} <= one.keys()
+        assert all(torch.equal(value, other[name]) for name, value in one.items())
+        frames.append(one["pixel_values_videos"])
+    assert not torch.equal(frames[0], frames[1])
 
 
 @pytest.fixture
@@ -317,13 +290,9 @@ def free_port():
 def assert_equal_steps(one, other):
     """To rounding in float64; the terms are logged in float32."""
     torch.testing.assert_close(other["loss"], one["loss"], atol=1e-9, rtol=1e-9)
-    assert one["parts"].keys() == other["parts"].keys()
-    for name, value in one["parts"].items():
-        torch.testing.assert_close(other["parts"][name], value, atol=1e-6, rtol=1e-6, msg=name)
-    assert one["gradients"].keys() == other["gradients"].keys() and len(one["gradients"]) > 20
-    assert max(gradient.abs().max() for gradient in one["gradients"].values()) > 1e-2
-    for name, gradient in one["gradients"].items():
-        torch.testing.assert_close(other["gradients"][name], gradient, atol=1e-9, rtol=1e-7, msg=name)
+    torch.testing.assert_close(other["parts"], one["parts"], atol=1e-6, rtol=1e-6)
+    assert len(one["gradients"]) > 20 and max(value.abs().max() for value in one["gradients"].values()) > 1e-2
+    torch.testing.assert_close(other["gradients"], one["gradients"], atol=1e-9, rtol=1e-7)
 
 
 WHOLE = {"align", "mask", "sem", "unif", "dam"}
@@ -376,24 +345,15 @@ def steps_of_one_and_two_processes(commands, tmp_path_factory):
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.e2e
 def test_two_processes_have_the_loss_and_gradient_of_one(steps_of_one_and_two_processes, kind):
-    one, two = (results[kind] for results in steps_of_one_and_two_processes)
-    assert (one["world"], two["world"]) == (1, 2)
-    assert set(one["parts"]) == {f"loss_{name}" for name in STEPS[kind][1]}
-    assert all(value.abs() > 1e-4 for value in one["parts"].values())
-    assert_equal_steps(one, two)
-    torch.testing.assert_close(two.get("weights"), one.get("weights"), atol=1e-9, rtol=1e-7)
-
-
-@pytest.mark.distributed
-@pytest.mark.e2e
-def test_parts_of_a_batch_on_two_processes_have_the_gradient_of_the_whole_on_one(steps_of_one_and_two_processes):
+    """In parts they have those of the whole batch."""
     one, two = steps_of_one_and_two_processes
-    assert_equal_steps(one["ragged"], two["ragged in parts"])
-    assert_equal_steps(one["plugin"], two["plugin in parts"])
-    assert_equal_steps(one["subtitle read"], two["subtitle read in parts"])
-    assert_equal_steps(one["captions"], two["captions in parts"])
+    whole, two = one[kind.removesuffix(" in parts")], two[kind]
+    assert (whole["world"], two["world"]) == (1, 2)
+    assert set(whole["parts"]) == {f"loss_{name}" for name in STEPS[kind][1]}
+    assert all(value.abs() > 1e-4 for value in whole["parts"].values())
+    assert_equal_steps(whole, two)
+    torch.testing.assert_close(two.get("weights"), whole.get("weights"), atol=1e-9, rtol=1e-7)
     assert one["captions"]["loss"] < one["ragged"]["loss"]  # the same rows with fewer negatives
-    assert any("subtitle_condition" in name for name in one["subtitle read"]["gradients"])
 
 
 @pytest.mark.parametrize(("adapter", "size"), [("paper", 1), ("full", 16)])
@@ -411,85 +371,70 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(tmp_path, adapter, size)
 
 def test_captions_of_one_clip_are_no_negatives(tmp_path):
     """Two rows, alone in a batch: as captions of one clip they have no negative, as two clips they have."""
-    losses = []
-    for clips in ([7, 7], [7, 8]):
+    for clips, are_negatives in (([7, 7], False), ([7, 8], True)):
         trainer = make_trainer(tmp_path, clips=clips, semantic_weight=0.0, double=True)
         trainer.compute_loss(trainer.model, collate(trainer, 2))
-        losses.append({name: trainer.means.sums[f"loss_{name}"].item() for name in ("align", "unif", "dam")})
-    same, different = losses
-    assert same["align"] == same["unif"] == pytest.approx(0, abs=1e-9)
-    assert different["align"] > 1e-5 and abs(different["unif"]) > 1e-5
-    assert different["dam"] != same["dam"]  # both kinds of pairs, and matched ones alone
+        terms = trainer.means.sums
+        assert (terms["loss_align"] > 1e-5) == (terms["loss_unif"].abs() > 1e-5) == are_negatives
 
 
 def test_the_data_set_learns_its_epoch_also_after_resuming_and_without_a_clip_that_is_left_out(
     tmp_path, tiny_processor
 ):
-    def run(folder, resume=None):
-        seen = []
+    seen = []
 
-        class Recording(ClipDataset):
-            def __getitem__(self, index):
-                seen.append((self.epoch, index))
-                return super().__getitem__(index)
+    class Recording(ClipDataset):
+        def __getitem__(self, index):
+            seen.append((self.epoch, index))
+            return super().__getitem__(index)
 
-        trainer = make_trainer(folder, max_steps=6, save_strategy="steps", save_steps=3)
+    weights = []
+    for folder, resume in (("straight", None), ("resumed", str(tmp_path / "straight" / "checkpoint-3"))):
+        trainer = make_trainer(tmp_path / folder, max_steps=6, save_strategy="steps", save_steps=3)
         trainer.train_dataset = clips_in_memory(tiny_processor, Recording, empty=3)
         trainer.data_collator = ScalarDataCollator(tiny_processor, leaves_out=True)
         trainer.train(resume_from_checkpoint=resume)
-        weights = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
-        return seen, weights
-
-    straight, weights = run(tmp_path / "straight")
+        weights.append([p.detach() for p in trainer.model.parameters() if p.requires_grad])
+    straight, resumed = seen[:24], seen[24:]  # in the middle of epoch 1
     assert [epoch for epoch, _ in straight] == [0] * 8 + [1] * 8 + [2] * 8
-    resumed, again = run(tmp_path / "resumed", str(tmp_path / "straight" / "checkpoint-3"))  # in the middle of epoch 1
     assert set(resumed[-8:]) == set(straight[-8:]) and {epoch for epoch, _ in resumed} == {1, 2}
-    for name, value in weights.items():
-        assert torch.equal(value, again[name]), name
+    assert all(map(torch.equal, *weights))
 
 
 def test_frozen_towers_stay_in_evaluation_mode_and_keep_no_graph(tiny_model, batch):
     """Dropout in a tower that is not trained would only make it give something else at every step."""
-    model = apply_adapters(tiny_model, "paper").train()
-    base = model.get_base_model()
-    # They keep no graph either.
+    base = apply_adapters(tiny_model, "paper").train().get_base_model()
     assert not base.get_video_features(batch["pixel_values_videos"]).last_hidden_state.requires_grad
     assert not base.get_audio_features(batch["input_features"]).last_hidden_state.requires_grad
     assert base.get_text_features(batch["input_ids"], batch["attention_mask"]).last_hidden_state.requires_grad
     assert base.text_model.training and base.text_projection.training
     assert not any(module.training for tower in (base.vision_model, base.audio_model) for module in tower.modules())
-    assert not any(module.training for module in model.eval().modules())
 
 
 def test_accumulated_batches_have_the_mean_of_their_gradients(tmp_path):
     """And no more negatives than one batch has: the accumulated step is not a step on the larger batch."""
     options = {"double": True, "matching_weight": 0.0, "full_view_probability": 1.0, "uniformity_weight": 0.0}
 
-    def gradients(accumulation, rows):
-        trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulation, **options)
-        trainer.current_gradient_accumulation_steps = accumulation
-        trainer.create_optimizer()
-        for batch in rows:
-            trainer.training_step(trainer.model, trainer.data_collator([trainer.train_dataset[i] for i in batch]))
-        return {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
+    def gradients(*batches):
+        trainer = make_trainer(tmp_path, gradient_accumulation_steps=len(batches), **options)
+        for batch in batches:
+            rows = trainer.data_collator([trainer.train_dataset[i] for i in batch])
+            found = step(trainer, rows, len(batches))["gradients"]
+        return found
 
-    first, second = range(4), range(4, 8)
-    both = gradients(2, [first, second])
-    halves = gradients(1, [first]), gradients(1, [second])
+    both, first, second = gradients(range(4), range(4, 8)), gradients(range(4)), gradients(range(4, 8))
     for name, gradient in both.items():
-        torch.testing.assert_close(gradient, (halves[0][name] + halves[1][name]) / 2, msg=name)
+        torch.testing.assert_close(gradient, (first[name] + second[name]) / 2, msg=name)
 
 
 def test_bf16_gives_nearly_the_gradient_of_float32(tmp_path):
-    def gradients(**options):
+    def taken(**options):
         trainer = make_trainer(tmp_path, full_view_probability=1.0, **options)
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.model_wrapped = model = trainer.accelerator.prepare(trainer.model)
-        loss = trainer.training_step(model, collate(trainer, 8))
-        name = "base_model.model.video_projection.modules_to_save.default.weight"
-        return loss, dict(trainer.model.named_parameters())[name].grad
+        trainer.model_wrapped = trainer.model = trainer.accelerator.prepare(trainer.model)
+        found = step(trainer, collate(trainer, 8))
+        return found["loss"], found["gradients"]["base_model.model.video_projection.modules_to_save.default.weight"]
 
-    (loss, gradient), (rounded_loss, rounded) = gradients(), gradients(bf16=True)
+    (loss, gradient), (rounded_loss, rounded) = taken(), taken(bf16=True)
     assert loss != rounded_loss and rounded.dtype == torch.float32
     torch.testing.assert_close(rounded_loss, loss, atol=0, rtol=0.05)
     assert torch.nn.functional.cosine_similarity(gradient.flatten(), rounded.flatten(), dim=0) > 0.97
@@ -500,18 +445,18 @@ def test_what_is_not_finite_stops_the_run_before_it_is_applied(tmp_path, what, f
     """Of a gradient of 1e30 the norm alone overflows."""
 
     def spoil(value):
-        return value * factor if trainer.state.global_step == 2 else value
+        return value * factor if trainer.state.global_step == 1 else value
 
-    trainer = make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=1, warmup_steps=0)
-    head = next(p for name, p in trainer.model.named_parameters() if "text_projection" in name and p.requires_grad)
+    trainer = make_trainer(tmp_path, max_steps=3, save_strategy="steps", save_steps=1, warmup_steps=0)
     if what == "gradient":
+        head = trainer.scalar_model.text_projection.modules_to_save.default.weight
         head.register_hook(spoil)
     else:
         trainer.loss_terms.register_forward_hook(lambda *call: {"align": (1.0, spoil(call[-1]["align"][1]))})
-    with pytest.raises(ValueError, match=f"{what} of step 3 is not finite"):
+    with pytest.raises(ValueError, match=f"{what} of step 2 is not finite"):
         trainer.train()
-    saved = load_file(tmp_path / "checkpoint-2" / "adapter_model.safetensors")
-    assert all(value.isfinite().all() for value in saved.values()) and not (tmp_path / "checkpoint-3").exists()
+    saved = load_file(tmp_path / "checkpoint-1" / "adapter_model.safetensors")
+    assert all(value.isfinite().all() for value in saved.values()) and not (tmp_path / "checkpoint-2").exists()
 
 
 def test_a_batch_that_a_score_does_not_cover_gives_a_loss_of_zero(tmp_path):
@@ -528,16 +473,15 @@ def test_a_score_is_trained_on_the_clips_that_it_covers(tmp_path, a_score_that_n
     """Loss and gradient are those of the covered clips alone, whatever else is in the batch."""
     options = {"objective": "contrastive", "matching_weight": 0.0, "double": True, "mini_batch_size": size}
     results = []
-    for rows in (range(8), (0, 1, 5, 6, 7)):
+    for rows in ([*range(8)], [0, 1, 5, 6, 7]):
         trainer = make_trainer(tmp_path, aggregation=aggregation, **options)
         give_effect(trainer.model)
         batch = collate(trainer, 8)
         batch["modality_mask"][2:5, 1] = batch["modality_mask"][6, 2] = False
-        result = step(trainer, {name: value[list(rows)] for name, value in batch.items()})
-        results.append(result | {"parts": {"align": trainer.means.sums["loss_align"]}})
-    assert all(result["loss"].isfinite() and result["loss"] > 0.1 for result in results)
-    assert results[0]["gradients"].keys() == results[1]["gradients"].keys()
-    torch.testing.assert_close(results[0], results[1], atol=1e-9, rtol=1e-7)
+        result = step(trainer, {name: value[rows] for name, value in batch.items()})
+        assert result["loss"] > 0.1
+        results.append((result["loss"], result["gradients"]))
+    torch.testing.assert_close(*results, atol=1e-9, rtol=1e-7)
 
 
 class Margin(Objective):
@@ -563,44 +507,29 @@ def test_an_objective_says_what_it_needs(tmp_path):
 
     views = {"full_view_probability": 0.0, "full_view_decay_steps": 0}
     trainer = make_trainer(tmp_path, given_objective=Reduced(), **views)
-    assert trainer.compute_loss(trainer.model, collate(trainer)).isfinite()
+    trainer.compute_loss(trainer.model, collate(trainer))
     assert set(trainer.means.sums) >= {"loss_nce", "loss_dam"}
     with pytest.raises(ValueError, match="needs `semantic_targets`"):
         make_trainer(tmp_path, given_objective=Reduced(), semantic_targets=None)
-
-
-def test_an_objective_with_parameters_is_refused(tmp_path):
-    learned = Margin()
+    learned = Reduced()
     learned.scale = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\].*Move them into the model"):
+    with pytest.raises(ValueError, match=r"trainable parameters, \['scale'\]"):
         make_trainer(tmp_path, given_objective=learned)
-    make_trainer(tmp_path, given_objective=learned.requires_grad_(False))
 
 
-def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path, monkeypatch):
+def test_dropout_is_replayed_in_the_parts_of_a_batch(tmp_path):
     """The embeddings of the pass with a graph are those of the pass without, though they are drawn anew."""
     config = make_tiny_config()
     config.text_config.hidden_dropout_prob = 0.3
     model = apply_adapters(ScalarModel(config), "paper")
     trainer = make_trainer(tmp_path, model=model, mini_batch_size=2)
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.create_optimizer()
     seen = []
-    base = trainer.scalar_model
-    forward = base.forward
-
-    def watched(*arguments, **keywords):
-        output = forward(*arguments, **keywords)
-        seen.append(output.text_embeds.detach())
-        return output
-
-    monkeypatch.setattr(base, "forward", watched)
-    trainer.training_step(trainer.model, collate(trainer))
-    first, second = seen[:2], seen[2:]
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    assert not torch.equal(
-        base.eval()(**{k: v[:2] for k, v in collate(trainer).items() if k != "clip_index"}).text_embeds, first[0]
-    )
+    trainer.scalar_model.text_projection.register_forward_hook(lambda *call: seen.append(call[-1].detach()))
+    batch = collate(trainer)
+    batch["input_ids"][1], batch["attention_mask"][1] = batch["input_ids"][0], batch["attention_mask"][0]
+    step(trainer, batch)
+    assert len(seen) == 4 and all(map(torch.equal, seen[:2], seen[2:]))
+    assert not torch.equal(seen[0][0], seen[0][1])  # of the same caption: there is dropout
 
 
 def test_processes_draw_dropout_of_their_own(tmp_path, monkeypatch):
@@ -621,8 +550,7 @@ def test_a_learned_temperature_is_the_one_of_every_contrastive_term(tmp_path):
             scale = trainer.scalar_model.logit_scale.modules_to_save.default.log_scale
             torch.nn.init.constant_(scale, -math.log(learned))
         trainer.compute_loss(trainer.model, collate(trainer))
-        return {name: trainer.means.sums[f"loss_{name}"].item() for name in ("align", "mask", "sem", "unif")}
+        return [trainer.means.sums[f"loss_{name}"].item() for name in ("align", "sem")]
 
-    learned, other = terms(0.2, learnable_temperature=True), terms(temperature=0.07)
-    assert learned == pytest.approx(terms(temperature=0.2), rel=1e-5)
-    assert all(abs(learned[name] - other[name]) > 0.1 for name in ("align", "sem"))
+    assert terms(0.2, learnable_temperature=True) == pytest.approx(terms(temperature=0.2), rel=1e-5)
+    assert terms(temperature=0.07) != pytest.approx(terms(temperature=0.2), abs=0.1)
