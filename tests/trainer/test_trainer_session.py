@@ -19,7 +19,7 @@ from tests.trainer.test_scalar_trainer import Margin
 CAPTIONS = ["a red circle", "the blue square", "a dog barks", "a cat meows"]
 QUICK = {
     "per_device_train_batch_size": 4, "max_steps": 2, "use_cpu": True, "disable_tqdm": True, "learning_rate": 1e-2,
-    "warmup_steps": 0, "full_view_decay_steps": 0, "loss_warmup_steps": 0, "logging_steps": 1,
+    "warmup_steps": 0, "full_view_decay_steps": 0, "loss_warmup_steps": 0, "logging_steps": 1, "adapter": "heads",
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def rows(folder):
 
 def trainer_of(place, output, rows, *, fields=(), **options):
     model, processor = load_model(place)
-    args = ScalarTrainingArguments(str(output), adapter="heads", **QUICK | dict(fields))
+    args = ScalarTrainingArguments(str(output), **QUICK | dict(fields))
     return ScalarTrainer(model, args, train_dataset=rows, processing_class=processor, **options)
 
 
@@ -58,12 +58,9 @@ def scores_of(model, processor, rows):
 
 @pytest.mark.parametrize(("kind", "objective"), [("towers", None), ("encoder", Margin())])
 def test_the_session_of_the_readme(folder, rows, tmp_path, caplog, kind, objective):
-    model, processor = load_model(folder / kind)
+    trainer = trainer_of(folder / kind, tmp_path, rows, eval_dataset={"val": rows}, objective=objective)
+    processor = trainer.processor
     processor.num_frames = processor.num_train_frames = 2
-    args = ScalarTrainingArguments(str(tmp_path), adapter="heads", **QUICK)
-    trainer = ScalarTrainer(
-        model, args, train_dataset=rows, eval_dataset={"val": rows}, processing_class=processor, objective=objective
-    )
     before = scores_of(load_model(folder / kind)[0], processor, rows)
     trainer.train()
     measured = trainer.evaluate()
@@ -72,9 +69,7 @@ def test_the_session_of_the_readme(folder, rows, tmp_path, caplog, kind, objecti
     loaded, own_processor = load_model(tmp_path)
     after = scores_of(loaded, own_processor, rows)
     torch.testing.assert_close(after, scores_of(trainer.model, processor, rows), atol=1e-6, rtol=0)
-    assert (after - before).abs().max() > 1e-4
-    trained = {name for name, value in trainer.model.named_parameters() if value.requires_grad}
-    assert trained and not any(".lora_" in name for name in trained)
+    assert (after - before).abs().max() > 1e-4 and "first save the model" not in caplog.text
     logged = {name for entry in trainer.state.log_history for name in entry}
     assert ("loss_margin" in logged) == (objective is not None) and "loss_sem" not in logged
     assert ("training without L_sem" in caplog.text) == (objective is None)
@@ -82,6 +77,13 @@ def test_the_session_of_the_readme(folder, rows, tmp_path, caplog, kind, objecti
         entry = trainer.state.log_history[0]
         assert entry["loss"] == pytest.approx(2 * entry["loss_margin"], abs=1e-4)
         assert entry["p_full"] == 1 and not {"loss_align", "loss_dam"} & logged
+
+    # An adapter is continued and never dropped.
+    with pytest.raises(ValueError, match="has an adapter inside: load it with `load_model.*trainable=True"):
+        ScalarTrainer(loaded, trainer.args)
+    model, _ = load_model(tmp_path, trainable=True)
+    again = ScalarTrainer(model, trainer.args, train_dataset=rows, processing_class=processor, objective=objective)
+    assert again.model is model and torch.equal(scores_of(again.model, processor, rows), after)
 
 
 def test_the_papers_objective_may_be_given_and_leaves_out_what_has_no_targets(folder, rows, tmp_path):
@@ -105,32 +107,27 @@ def assert_same(batch, expected):
     assert all(torch.equal(value, expected[name]) for name, value in batch.items())
 
 
-@pytest.mark.parametrize("name", ["video", "video_path"])
-@pytest.mark.parametrize("decode", [False, True])
-def test_a_column_of_videos_is_read_as_its_paths(folder, rows, tmp_path, name, decode):
-    columns = {"caption": CAPTIONS, name: rows["video_path"][:]}
-    videos = datasets.Dataset.from_dict(columns).cast_column(name, datasets.Video(decode=decode))
+SAME = {
+    "videos": lambda rows: rows.cast_column("video_path", datasets.Video()),
+    "undecoded videos": lambda rows: rows.rename_column("video_path", "video").cast_column(
+        "video", datasets.Video(decode=False)
+    ),
+    "sound": lambda rows: rows.add_column("audio_path", rows["video_path"]),
+    "nothing": lambda rows: rows.add_column("subtitle", [None] * 4).add_column("video_id", rows["video_path"]),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_columns_that_say_the_same_give_the_same_batch(folder, rows, tmp_path, name):
     expected = batch_of(trainer_of(folder / "towers", tmp_path, rows))
-    assert_same(batch_of(trainer_of(folder / "towers", tmp_path, videos)), expected)
+    assert_same(batch_of(trainer_of(folder / "towers", tmp_path, SAME[name](rows))), expected)
     assert expected["modality_mask"].tolist() == [[True, True, False]] * 4
 
 
 def test_sound_is_that_of_the_video_unless_its_column_says_otherwise(folder, rows, tmp_path):
-    own = trainer_of(folder / "towers", tmp_path, rows).train_dataset.rows
-    assert own["audio_path"][:] == own["video_path"][:] == own["video_id"][:]
     without = rows.add_column("audio_path", [None, None, *rows["video_path"][2:]])
     mask = batch_of(trainer_of(folder / "towers", tmp_path, without))["modality_mask"]
     assert mask[:, 1].tolist() == [False, False, True, True]
-
-
-def test_what_is_absent_does_not_change_a_step(folder, rows, tmp_path):
-    """A column in which every value is None is as no column."""
-    empty = rows.add_column("subtitle", [None] * 4).add_column("video_id", rows["video_path"][:])
-    losses = []
-    for given in (rows, empty):
-        trainer = trainer_of(folder / "towers", tmp_path, given)
-        losses.append(trainer.compute_loss(trainer.model, batch_of(trainer)))
-    assert torch.equal(*losses)
 
 
 def test_rows_of_one_file_are_one_clip(folder, rows, tmp_path):
@@ -141,8 +138,7 @@ def test_rows_of_one_file_are_one_clip(folder, rows, tmp_path):
 
 
 REFUSED = {
-    "a list": (lambda rows: rows.to_list(), "must be a `datasets.Dataset`, got list"),
-    "a stream": (lambda rows: rows.to_iterable_dataset(), "got IterableDataset: batches are drawn from all rows"),
+    "a stream": (lambda rows: rows.to_iterable_dataset(), "got IterableDataset"),
     "no row": (lambda rows: rows.select([]), "has no rows"),
     "no caption": (lambda rows: rows.remove_columns("caption"), r"has the columns \['video_path'\]. Each row needs"),
     "nothing of a clip": (lambda rows: rows.remove_columns("video_path"), "has the columns .*at least one of"),
@@ -150,29 +146,25 @@ REFUSED = {
     "an empty caption": (lambda rows: rows.map(lambda row: {"caption": " "}), "has no caption, got ' '"),
     "numbers": (
         lambda rows: rows.remove_columns("caption").add_column("caption", [1, 2, 3, 4]),
-        "Row 0 of `train_dataset`: 'caption' must be a text, got 1. Each row needs",
+        "Row 0 of `train_dataset`: 'caption' must be a text, got 1",
     ),
     "bytes": (
-        lambda rows: (
-            rows.add_column("video", [{"bytes": b"0", "path": None}] * 4)
-            .remove_columns("video_path")
-            .cast_column("video", datasets.Video(decode=False))
+        lambda rows: rows.map(lambda row: {"video_path": {"bytes": b"0", "path": None}}).cast_column(
+            "video_path", datasets.Video(decode=False)
         ),
-        "Row 0 of `train_dataset` holds the bytes of a video, which are not read. Write them to a file",
+        "Row 0 of `train_dataset` holds the bytes of a video",
     ),
     "a clip without a file": (
-        lambda rows: rows.remove_columns("video_path").add_column("video_path", [None] * 4),
+        lambda rows: rows.map(lambda row: {"video_path": None}),
         "Row 0 of `train_dataset` names no file, so it needs a `video_id`",
     ),
     "a clip of nothing": (
-        lambda rows: (
-            rows.remove_columns("video_path").add_column("video_path", [None] * 4).add_column("video_id", list("abcd"))
-        ),
+        lambda rows: rows.map(lambda row: {"video_path": None, "video_id": "a"}),
         "The clip 'a' of `train_dataset` has neither a file nor a text",
     ),
     "missing files": (
         lambda rows: rows.map(lambda row: {"video_path": "no" + row["video_path"]}),
-        r"4 files of `train_dataset` do not exist: .*3\.mp4\. Restore them",
+        r"4 files of `train_dataset` do not exist: .*3\.mp4",
     ),
 }
 
@@ -200,13 +192,6 @@ def test_columns_that_nothing_reads_are_named(folder, rows, tmp_path, caplog):
     assert "The model does not embed mood: it embeds video, audio, subtitle." in caplog.text
 
 
-def test_further_texts_are_columns_of_a_model_that_embeds_them():
-    rows = datasets.Dataset.from_dict({"caption": ["a"], "title": ["b"], "video_id": ["c"]})
-    assert check_rows(rows, ["video", "title"], "rows")["title"][:] == ["b"]
-    with pytest.raises(ValueError, match="has the columns"):
-        check_rows(rows, ["video", "audio"], "rows")
-
-
 def test_rows_need_the_processor(folder, rows, tmp_path):
     model, _ = load_model(folder / "towers")
     with pytest.raises(ValueError, match="Rows need a `processing_class`"):
@@ -216,45 +201,23 @@ def test_rows_need_the_processor(folder, rows, tmp_path):
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def saved_adapter(folder, rows, output):
-    trainer = trainer_of(folder / "towers", output, rows)
-    trainer.train()
-    trainer.save_model()
-    return output
-
-
-def test_an_adapter_is_continued_and_never_dropped(folder, rows, tmp_path):
-    place = saved_adapter(folder, rows, tmp_path / "first")
-    args = ScalarTrainingArguments(str(tmp_path / "again"), adapter="heads", **QUICK)
-    with pytest.raises(ValueError, match="has an adapter inside: load it with `load_model.*trainable=True"):
-        ScalarTrainer(load_model(place)[0], args)
-    model, processor = load_model(place, trainable=True)
-    expected = scores_of(model, processor, rows)
-    trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor)
-    assert trainer.model is model and torch.equal(scores_of(trainer.model, processor, rows), expected)
-
-
-@pytest.mark.parametrize(("adapter", "is_saved"), [("heads", False), ("heads", True), ("full", False)])
-def test_an_adapter_of_a_model_that_was_never_saved_is_said(folder, tmp_path, caplog, tiny_model, adapter, is_saved):
-    model = load_model(folder / "towers")[0] if is_saved else tiny_model
-    ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), adapter=adapter, **QUICK))
-    assert ("first save the model, and load it" in caplog.text) == (adapter == "heads" and not is_saved)
+def test_an_adapter_of_a_model_that_was_never_saved_is_said(tmp_path, caplog, tiny_model):
+    ScalarTrainer(tiny_model, ScalarTrainingArguments(str(tmp_path), **QUICK))
+    assert "first save the model, and load it" in caplog.text
 
 
 def test_the_weights_of_a_new_adapter_follow_from_the_seed(folder, rows, tmp_path):
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(len(drawn))
-        model, _ = load_model(folder / "towers")
-        trainer = ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), seed=seed, **QUICK))
+        trainer = trainer_of(folder / "towers", tmp_path, rows, fields={"seed": seed, "adapter": "paper"})
         drawn.append(next(value for name, value in trainer.model.named_parameters() if ".lora_A" in name))
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-def test_weights_in_half_precision_are_trained_in_single(folder, rows, tmp_path, caplog):
-    model, processor = load_model(folder / "encoder", dtype=torch.bfloat16)
-    args = ScalarTrainingArguments(str(tmp_path), adapter="heads", **QUICK)
-    trainer = ScalarTrainer(model, args, train_dataset=rows, processing_class=processor)
+def test_weights_in_half_precision_are_trained_in_single(folder, tmp_path, caplog):
+    model, _ = load_model(folder / "encoder", dtype=torch.bfloat16)
+    trainer = ScalarTrainer(model, ScalarTrainingArguments(str(tmp_path), **QUICK))
     assert {value.dtype for value in trainer.model.parameters()} == {torch.float32}
     assert "loaded in torch.bfloat16, are trained in float32" in caplog.text
 
@@ -310,7 +273,7 @@ def test_a_metric_of_ones_own_of_one_of_several_sets_chooses_the_best_checkpoint
     measured = [entry[name] for entry in trainer.state.log_history if name in entry]
     assert trainer.state.best_metric == max(measured) and len(measured) == 2
     trainer.compute_metrics = lambda prediction: {"mean_recall_at_1": 0.0}
-    with pytest.raises(ValueError, match=r"names of their own; \['mean_recall_at_1'\] are measured already"):
+    with pytest.raises(ValueError, match=r"\['mean_recall_at_1'\] are measured already"):
         trainer.evaluate()
 
 
@@ -336,15 +299,15 @@ def test_a_function_gives_a_new_model_to_each_training(folder, rows, tmp_path):
         made.append(load_model(folder / "towers")[0])
         return made[-1]
 
-    args = ScalarTrainingArguments(str(tmp_path), adapter="paper", **QUICK)
+    args = ScalarTrainingArguments(str(tmp_path), **QUICK)
     processor = load_model(folder / "towers")[1]
     trainer = ScalarTrainer(None, args, model_init=model_init, train_dataset=rows, processing_class=processor)
     weights = []
     for _ in range(2):
         trainer.train()
-        weights.append([value.detach().clone() for value in trainer.model.parameters() if value.requires_grad])
+        weights.append([value.detach() for value in trainer.model.parameters() if value.requires_grad])
         assert trainer.scalar_model is made[-1]
-    assert len(made) == 3 and all(torch.equal(*pair) for pair in zip(*weights, strict=True))
+    assert len(made) == 3 and all(map(torch.equal, *weights))
 
 
 def test_hyperparameters_are_searched(folder, rows, tmp_path):
@@ -361,14 +324,11 @@ def test_hyperparameters_are_searched(folder, rows, tmp_path):
         seen.append((has_matrices, trainer.loss_terms.args.temperature))
         return metrics["eval_mean_recall_at_1"]
 
-    args = ScalarTrainingArguments(str(tmp_path / "run"), **QUICK | {"eval_strategy": "steps", "eval_steps": 2})
-    model_init, processor = (lambda: load_model(folder / "towers")[0]), load_model(folder / "towers")[1]
-    data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": processor}
-    trainer = ScalarTrainer(None, args, model_init=model_init, **data)
-    options = {"direction": "maximize", "backend": "optuna"}
+    args = ScalarTrainingArguments(str(tmp_path), **QUICK | {"eval_strategy": "steps", "eval_steps": 2})
+    data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": load_model(folder / "towers")[1]}
+    trainer = ScalarTrainer(None, args, model_init=lambda: load_model(folder / "towers")[0], **data)
     both = optuna.samplers.GridSampler({"adapter": ["heads", "paper"]})
-    best = trainer.hyperparameter_search(space, objective, n_trials=2, sampler=both, **options)
+    trainer.hyperparameter_search(space, objective, n_trials=2, sampler=both, direction="maximize", backend="optuna")
     assert set(seen) == {(False, 0.1), (True, 0.3)}
-    assert best.run_id in ("0", "1")
     with pytest.raises((TypeError, ValueError), match="speed"):
         trainer.hyperparameter_search(lambda trial: {"speed": 1}, objective, n_trials=1, backend="optuna")
