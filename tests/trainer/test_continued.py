@@ -5,17 +5,17 @@ import shutil
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModel
 
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model
-from scalar_retrieval.trainer.lora import apply_adapters, count_parameters, lora_parameters
+from scalar_retrieval.trainer.lora import apply_adapters
 from scalar_retrieval.trainer.recipe import parse_arguments
 from scalar_retrieval.trainer.run import train
 from tests.conftest import make_batch
 
-CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0"]
+CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--calibration_weight", "0"]
+CONSTANT += ["--learnable_temperature", "true"]
 STILL = [*CONSTANT, "--learning_rate", "0"]
 MOVING = [*CONSTANT, "--learning_rate", "1e-2", "--loss_warmup_steps", "0"]
 ADAPTER = "adapter_model.safetensors"
@@ -64,26 +64,17 @@ def test_a_continued_adapter_learns_and_its_record_describes_the_first_training(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (["--adapter", "trunk"], "`adapter: trunk` is for joint encoders"),
         (["--adapter", "video,heads"], "`adapter: video,heads` is for joint encoders"),
-        (["--adapter", "heads"], r"differs from what `adapter: heads` trains in \['text_model'\].*merge"),
-        (["--adapter", "all_towers"], r"`adapter: all_towers` trains in \['audio_model', 'vision_model'\].*merge"),
-        (["--matching_weight", "0"], r"differs .* in \['audio_condition', 'match_head', .*'text_model'.*merge"),
-        (["--learnable_temperature", "true", "--calibration_weight", "0"], r"differs .* in \['logit_scale'\].*merge"),
-        (["--condition_on", "video"], r"differs .* in \['audio_condition'\].*merge"),
-        (["--objective", "contrastive", "--aggregation", "hypergram"], r"differs .* in \['hyperbolic'\].*merge"),
+        (["--adapter", "heads"], r"differs from what `adapter: heads` trains in .*'text_model'\].*merge"),
+        (["--adapter", "all_towers"], r"`adapter: all_towers` trains in \['audio_model', .*'vision_model'\].*merge"),
+        (["--matching_weight", "0"], r"differs .* in \['audio_condition', .*'match_head', .*'text_model'.*merge"),
+        (["--objective", "contrastive", "--aggregation", "hypergram"], r"differs .* in \['hyperbolic'.*merge"),
     ],
 )
 def test_another_reach_than_that_of_the_adapter_is_refused(tiny_run, first, tmp_path, fields, message):
+    """That has a learned temperature too."""
     with pytest.raises(ValueError, match=message):
         run(tiny_run, tmp_path / "again", "--model", first, *fields)
-
-
-def test_a_learned_temperature_is_continued(tiny_run, tmp_path):
-    learned = [*MOVING, "--learnable_temperature", "true", "--calibration_weight", "0"]
-    first = run(tiny_run, tmp_path / "first", *learned)
-    run(tiny_run, tmp_path / "again", "--model", first, *learned, "--learning_rate", "0", steps=1)
-    assert (tmp_path / "again" / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
 
 
 def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_path):
@@ -93,8 +84,6 @@ def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_pat
     again = run(tiny_run, tmp_path / "again", "--model", start, "--aggregation", "uniform", *STILL, steps=1)
     assert (again / ADAPTER).read_bytes() == (first / ADAPTER).read_bytes()
     assert load_model(again)[0].config.aggregation == "uniform"
-    with pytest.raises(ValueError, match="trained with {'aggregation': 'uniform'}"):
-        PeftModel.from_pretrained(load_model(tiny_run.folder / "model")[0], again)
     # Clips of one's own that it has seen stay known: an evaluation on them is no test.
     assert json.loads((again / "training.json").read_text())["clips"] == ["0" * 16]
 
@@ -113,10 +102,8 @@ def still(tiny_run, first, tmp_path_factory):
 def test_a_full_run_from_an_adapter_trains_and_saves_the_merged_model(tiny_run, first, still, tmp_path):
     assert not (still / ADAPTER).exists()
     loaded = AutoModel.from_pretrained(still)
-    expected = scores_of(load_model(first)[0])
-    assert (scores_of(ScalarModel.from_pretrained(tiny_run.folder / "model")) - expected).abs().max() > 1e-3
     # Merging adds a product of matrices in float32 to the weights.
-    torch.testing.assert_close(scores_of(loaded), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(scores_of(loaded), scores_of(load_model(first)[0]), atol=1e-5, rtol=0)
     assert type(loaded) is ScalarModel
     # Trained further, its record describes all trainings.
     again = run(tiny_run, tmp_path / "again", "--model", still, *WHOLE, *STILL, steps=1)
@@ -139,19 +126,6 @@ def test_a_full_run_from_an_adapter_moves_the_weights_and_resumes_to_the_byte(ti
 # In Python -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_frozen_peft_model_is_made_trainable_as_it_was(tiny_model_dir, tmp_path):
-    model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), "all_towers")
-    for parameter in lora_parameters(model):
-        torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(tmp_path)
-    loaded = PeftModel.from_pretrained(ScalarModel.from_pretrained(tiny_model_dir), tmp_path)
-    assert not count_parameters(loaded)
-    before = {name: value.clone() for name, value in loaded.state_dict().items()}
-    continued = apply_adapters(loaded, "all_towers")
-    assert count_parameters(continued) == count_parameters(model)
-    assert all(torch.equal(value, before[name]) for name, value in continued.state_dict().items())
-
-
 def test_an_adapter_that_python_saves_scores_as_trained(tiny_model_dir, tiny_processor, tmp_path, batch):
     model = apply_adapters(load_model(tiny_model_dir, aggregation="gram")[0])
     for _ in range(2):  # a new adapter, then the same as it is loaded to be continued
@@ -160,6 +134,6 @@ def test_an_adapter_that_python_saves_scores_as_trained(tiny_model_dir, tiny_pro
         loaded, _ = load_model(tmp_path)
         with torch.no_grad():
             assert torch.equal(loaded(**batch).scores, model.eval()(**batch).scores)
-        with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
-            AutoModel.from_pretrained(tmp_path)
         model, _ = load_model(tmp_path, trainable=True)
+    with pytest.raises(ValueError, match="trained with {'aggregation': 'gram'}"):
+        AutoModel.from_pretrained(tmp_path)
