@@ -20,7 +20,6 @@ RIGHT += ["--output_dir", "out", "--report_to", "none"]
 # Recipes: the content of recipe.yaml, the exit code, and words of the message.
 RECIPES = {
     "empty": ("", 1, ["recipe.yaml", "mapping"]),
-    "list": ("- seed: 5\n", 1, ["recipe.yaml", "mapping", "list"]),
     "unclosed list": ("plugin: [a, b\n", 1, ["recipe.yaml", "line"]),
     "python object": ("seed: !!python/object/apply:os.mkdir [harm]\n", 1, ["python/object"]),
     "unknown field": ("learning_speed: 1\n", 1, ["`learning_speed`", "`learning_rate`"]),
@@ -28,13 +27,10 @@ RECIPES = {
     "unknown schedule": ("lr_scheduler_type: wavy\n", 2, ["lr_scheduler_type", "wavy"]),
     "base is missing": ("base: nowhere.yaml\n", 1, ["nowhere.yaml"]),
     "no model": ("benchmark: c\nroot: d\n", 2, ["required", "--model"]),
-    "no root": ("model: a\nbenchmark: c\n", 2, ["required", "--root"]),
     "another treatment": ("on_error: ignore\n", 2, ["--on_error", "ignore", "missing"]),
 }
 
 FLAGS = {
-    "unknown flag": (["--learning_speed", "1"], 2, ["`learning_speed`", "`learning_rate`"]),
-    "flag like no field": (["--bogus", "1"], 2, ["`bogus`"]),
     "flag with one dash": (["-seed", "1"], 2, ["`-seed`", "`seed`"]),
     "unknown flag beside a wrong value": (["--learning_speed", "1", "--temperature", "nan"], 2, ["`learning_speed`"]),
     "a second recipe after flags": (["more.yaml"], 2, ["more.yaml", "before the first flag"]),
@@ -43,11 +39,6 @@ FLAGS = {
     "number outside its range": (["--temperature", "nan"], 1, ["`temperature`", "(0, 1e+15]"]),
     "plugin that raises": (["--plugin", "raises"], 1, ["'raises'", "no such luck"]),
     "learned temperature and calibration": (["--learnable_temperature", "true"], 1, ["calibration"]),
-    "tracker that is not installed": (
-        ["--report_to", "trackio"],
-        1,
-        ["`report_to: trackio`", "`pip install trackio`"],
-    ),
     "push to the Hub": (["--push_to_hub", "true"], 1, ["`push_to_hub`", "`scalar publish adapter`"]),
     "evaluation without a split": (["--eval_strategy", "epoch"], 1, ["`eval_split`"]),
     "split that is never ranked": (["--eval_split", "val"], 1, ["`eval_split`", "`eval_strategy: epoch`"]),
@@ -56,9 +47,7 @@ FLAGS = {
         1,
         ["`metric_for_best_model`", "'loss'", "'text_to_video_recall_at_1'"],
     ),
-    "noise below 0": (["--neftune_noise_alpha", "-1"], 1, ["`neftune_noise_alpha`", "[0, 1e+15]", "-1.0"]),
     "another batch": (["--global_batch_size", "7"], 1, ["`global_batch_size` is 7", "8 clips"]),
-    "torch_compile": (["--torch_compile", "true"], 1, ["`torch_compile`"]),
 }
 
 
@@ -105,10 +94,7 @@ def test_a_wrong_flag_is_reported(called, name):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            ["--global_batch_size", "8", "--per_device_train_batch_size", "8"],
-            "3 training examples do not fill a batch",
-        ),
+        (["--global_batch_size", "8"], "3 training examples do not fill a batch"),
         (["--features", "nowhere"], "no folder 'nowhere' of `features`"),
         (["--holdout", "0.001", "--report_split", "test"], "none of the 3 clips"),
     ],
@@ -116,21 +102,15 @@ def test_a_wrong_flag_is_reported(called, name):
 def test_what_the_table_shows_is_said_before_anything_is_computed(tmp_path, monkeypatch, fields, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.csv").write_text("video_id,path,caption,subtitle\na,,one,1\nb,,two,2\nc,,three,3\n")
-
-    def compute(*_):
-        raise AssertionError("It was not said before.")
-
-    monkeypatch.setattr("scalar_retrieval.trainer.run._semantic_targets", compute)
-    arguments = ["--model", "m", "--benchmark", "own", "--root", "own.csv", "--output_dir", "out", "--use_cpu", "true"]
+    monkeypatch.setattr("scalar_retrieval.trainer.run._semantic_targets", None)  # which is called before all else
+    own = ["--benchmark", "own", "--root", "own.csv", "--per_device_train_batch_size", "8"]
     with pytest.raises((FileNotFoundError, ValueError), match=message):
-        train(*parse_arguments([*arguments, *fields]))
+        train(*parse_arguments([*RIGHT, *own, *fields]))
 
 
 def test_a_learned_weight_that_is_not_finite_is_never_saved(tmp_path):
     trainer = make_trainer(tmp_path)
-    head = next(p for name, p in trainer.model.named_parameters() if "text_projection" in name and p.requires_grad)
-    with torch.no_grad():
-        head[0, 0] = float("inf")
+    torch.nn.init.constant_(trainer.scalar_model.text_projection.modules_to_save.default.weight, float("inf"))
     with pytest.raises(ValueError, match=r"weights after step 0 are not finite, .*text_projection"):
         trainer.save_model()
     assert not any(tmp_path.rglob("*.safetensors"))
