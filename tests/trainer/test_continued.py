@@ -55,9 +55,8 @@ def test_a_continued_adapter_learns_and_its_record_describes_the_first_training(
     again = run(tiny_run, tmp_path / "again", "--model", first, *MOVING)
     before, after = (load_file(folder / ADAPTER) for folder in (first, again))
     assert before.keys() == after.keys() and all((before[name] != after[name]).any() for name in before)
-    record = json.loads((again / "training.json").read_text())
-    assert record["continues"]["model"] == str(first)
-    assert record["continues"]["training"] == json.loads((first / "training.json").read_text())
+    first_record, record = (json.loads((folder / "training.json").read_text()) for folder in (first, again))
+    assert record["continues"]["model"] == str(first) and record["continues"]["training"] == first_record
     assert record["continues"]["recipe"]["model"] == str(tiny_run.folder / "model")
 
 
@@ -116,11 +115,10 @@ def test_a_full_run_from_an_adapter_moves_the_weights_and_resumes_to_the_byte(ti
     moved = run(tiny_run, tmp_path / "moved", "--model", first, *WHOLE, *MOVING)
     before, after = (load_file(folder / WEIGHTS) for folder in (still, moved))
     changed = [name for name in before if (before[name] != after[name]).any()]
-    assert before.keys() == after.keys() and len(changed) > len(before) / 2
-    broken = run(tiny_run, tmp_path / "broken", "--model", first, *WHOLE, *MOVING, steps=1)
-    assert not list(broken.rglob(ADAPTER))
-    run(tiny_run, broken, "--model", first, *WHOLE, *MOVING, "--resume_from_checkpoint", "last")
-    assert (broken / WEIGHTS).read_bytes() == (moved / WEIGHTS).read_bytes()
+    assert len(changed) > len(before) / 2
+    run(tiny_run, tmp_path / "broken", "--model", first, *WHOLE, *MOVING, steps=1)
+    broken = run(tiny_run, tmp_path / "broken", "--model", first, *WHOLE, *MOVING, "--resume_from_checkpoint", "last")
+    assert not list(broken.rglob(ADAPTER)) and (broken / WEIGHTS).read_bytes() == (moved / WEIGHTS).read_bytes()
 
 
 # In Python -----------------------------------------------------------------------------------------------------------

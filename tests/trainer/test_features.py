@@ -16,6 +16,7 @@ from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureData
 from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
 from scalar_retrieval.trainer.lora import apply_adapters
 from tests.conftest import make_tiny_config
+from tests.trainer.test_scalar_trainer import assert_same_step, give_effect, make_trainer, step
 
 SEED, VIEWS = 7, 2
 QUIET = {"seed": SEED, "views": VIEWS, "batch_size": 4}
@@ -64,48 +65,26 @@ def folders(tmp_path_factory, rows, tiny_processor):
     return base
 
 
-def training_step(model, batch):
-    """Embeddings, condition states and gradients of one step with matching."""
-    batch = {name: value for name, value in batch.items() if name != "clip_index"}
-
-    def select_pairs(output):
-        readable = output.condition_mask.any(dim=1)
-        texts = batch["input_ids"][readable], batch["attention_mask"][readable]
-        return *texts, output.condition_states[readable], output.condition_mask[readable]
-
-    output = model(**batch, select_pairs=select_pairs, condition_on=MODALITIES)
-    (output.scores.diagonal().sum() + output.match_logits[:, 1].sum()).backward()
-    gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
-    model.zero_grad()
-    tensors = {name: output[name] for name in ("modality_embeds", "condition_states", "match_logits", "scores")}
-    return tensors | gradients, output.modality_mask
-
-
-@pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-6, 3), ("float16", 2e-3, 0)])
-def test_a_step_from_features_is_the_step_from_files(rows, tiny_processor, folders, epoch, dtype, tolerance):
+@pytest.mark.parametrize(("dtype", "tolerance", "epoch"), [("float32", 1e-4, 3), ("float16", 3e-2, 0)])
+def test_a_step_from_features_is_the_step_from_files(rows, tiny_processor, folders, tmp_path, dtype, tolerance, epoch):
     """Tokens of a subtitle are the text tower's, which is trained: they are encoded in each step."""
-    model = make_model(condition_on=MODALITIES)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    from_files = ClipDataset(rows, tiny_processor, SEED)
-    from_features = FeatureDataset(folders / dtype, rows, model, tiny_processor)
-    from_files.set_epoch(epoch % VIEWS)
-    from_features.set_epoch(epoch)
-    batch = FeatureCollator(tiny_processor)([from_features[i] for i in range(10)])
-    expected_batch = ScalarDataCollator(tiny_processor)([from_files[i] for i in range(10)])
-    for name in set(batch) & set(expected_batch):
-        assert torch.equal(batch[name], expected_batch[name]), name
-    tensors, mask = training_step(model, batch)
-    expected, expected_mask = training_step(model, expected_batch)
-    assert torch.equal(mask, expected_mask)
-    for index, absent in enumerate((WITHOUT_VIDEO, WITHOUT_AUDIO)):
-        assert set((~mask[:, index]).nonzero().flatten().tolist()) == absent
-    assert tensors.keys() == expected.keys() and any("subtitle_condition" in name for name in tensors)
-    for name, value in expected.items():
-        # gradients are sums over texts and pairs: relative to their size
-        scale = max(1.0, value.abs().max().item())
-        torch.testing.assert_close(tensors[name], value, atol=tolerance * scale, rtol=0, msg=name)
+    steps = []
+    for stored in (False, True):
+        model = make_model(condition_on=MODALITIES)
+        give_effect(model)
+        dataset, collator = ClipDataset(rows, tiny_processor, SEED), ScalarDataCollator(tiny_processor)
+        dataset.set_epoch(epoch % VIEWS)
+        if stored:
+            dataset = FeatureDataset(folders / dtype, rows, model, tiny_processor)
+            dataset.set_epoch(epoch)
+            collator = FeatureCollator(tiny_processor)
+        batch = collator([dataset[i] for i in range(10)])
+        assert ("video_pooled" in batch) == stored
+        for index, absent in enumerate((WITHOUT_VIDEO, WITHOUT_AUDIO)):
+            assert set((~batch["modality_mask"][:, index]).nonzero().flatten().tolist()) == absent
+        steps.append(step(make_trainer(tmp_path, model=model), batch))
+    assert any("subtitle_condition" in name for name in steps[0]["gradients"])
+    assert_same_step(*steps, tolerance)
 
 
 # Interruption -----------------------------------------------------------------------------------------------------
@@ -219,13 +198,12 @@ def test_what_cannot_be_read_is_an_error_or_counts_as_absent(tmp_path, model, ro
 
 
 def test_the_command_writes_features_that_a_training_can_open(tmp_path, root, tiny_model_dir, tiny_processor):
-    options = {"model": tiny_model_dir, "benchmark": "miniature", "root": root, "output": tmp_path / "out"}
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    arguments = ["--model", tiny_model_dir, "--benchmark", "miniature", "--root", root, "--output", tmp_path / "out"]
+    arguments = list(map(str, arguments))
     result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "1 views" in result.output
+    assert result.exit_code == 0 and "1 views" in result.output
     rows = load_benchmark("miniature", root, "train")
     model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), "paper")
     assert len(FeatureDataset(tmp_path / "out", rows, model, tiny_processor)) == 10
     result = CliRunner().invoke(app, [*arguments, "--views", "2"])
-    assert result.exit_code == 1 and "Error: " in result.output and "['views']" in result.output
+    assert result.exit_code == 1 and "['views']" in result.output

@@ -28,7 +28,7 @@ from scalar_retrieval.trainer.semantic_targets import SemanticTargets
 from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import ROOT
 from tests.joint_encoders import write_joint_encoder
-from tests.trainer.test_scalar_trainer import AFFINITIES, step
+from tests.trainer.test_scalar_trainer import AFFINITIES, assert_same_step, give_effect, step
 
 EVERY = "trunk,video,audio,heads"
 QUIET = {"seed": 0, "views": 2, "batch_size": 2}
@@ -67,11 +67,7 @@ def load(place, adapter="trunk", random=True, **changes):
     torch.manual_seed(0)
     model = apply_adapters(model, adapter, matching=False)
     if random:
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.requires_grad and parameter.abs().max() == 0:
-                    parameter.normal_(std=0.05, generator=generator)
+        give_effect(model)
     return model, processor
 
 
@@ -85,15 +81,6 @@ def trainer_of(folder, model, dataset, collator, semantic_targets=AFFINITIES, **
     args = ScalarTrainingArguments(**fields | changes)
     data = {"train_dataset": dataset, "data_collator": collator}
     return ScalarTrainer(model, args, semantic_targets=semantic_targets, **data)
-
-
-def assert_same_step(got, expected, tolerance=1e-4):
-    """Gradients are sums over many tokens, in another order: compared to the largest number of each."""
-    torch.testing.assert_close(got["loss"], expected["loss"], atol=0, rtol=tolerance)
-    assert got["gradients"].keys() == expected["gradients"].keys()
-    for name, value in expected["gradients"].items():
-        scale = value.abs().max().clamp(min=1e-3)
-        torch.testing.assert_close(got["gradients"][name] / scale, value / scale, atol=tolerance, rtol=0, msg=name)
 
 
 def from_files(rows, processor, epoch=0):

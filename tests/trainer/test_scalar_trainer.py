@@ -122,6 +122,15 @@ def step(trainer, batch, accumulation=1):
     return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
+def assert_same_step(got, expected, tolerance=1e-4):
+    """Gradients are sums over many tokens, in another order: compared to the largest number of each."""
+    torch.testing.assert_close(got["loss"], expected["loss"], atol=0, rtol=tolerance)
+    assert got["gradients"].keys() == expected["gradients"].keys()
+    for name, value in expected["gradients"].items():
+        scale = value.abs().max().clamp(min=1e-3)
+        torch.testing.assert_close(got["gradients"][name] / scale, value / scale, atol=tolerance, rtol=0, msg=name)
+
+
 def test_the_loss_is_the_weighted_sum_of_its_terms_and_a_weight_of_zero_skips_one(tmp_path):
     weights = {"cross_arity_weight": 0.7, "semantic_weight": 0.9, "uniformity_weight": 0.2, "matching_weight": 0.3}
     trainer = make_trainer(tmp_path, full_view_probability=0.0, full_view_decay_steps=0, **weights)
