@@ -11,7 +11,7 @@ from scalar_retrieval.trainer.lora import apply_adapters, count_parameters, lora
 from scalar_retrieval.trainer.run import describe_run
 from scalar_retrieval.trainer.training_args import ScalarTrainingArguments
 from tests.conftest import make_batch, make_tiny_config
-from tests.trainer.test_scalar_trainer import make_trainer
+from tests.trainer.test_scalar_trainer import give_effect, make_trainer
 
 
 def counts_of(recipe, **config):
@@ -53,46 +53,30 @@ def test_an_adapter_leaves_the_keys_of_the_fused_projection_alone():
     assert (key == 0).all() and query.abs().min() > 0 and value.abs().min() > 0
 
 
-def test_a_saved_adapter_gives_the_same_scores_loaded_merged_and_by_auto_classes(tiny_model_dir, tmp_path):
-    model = apply_adapters(ScalarModel.from_pretrained(tiny_model_dir), "all_towers").eval()
-    for parameter in lora_parameters(model):
-        torch.nn.init.normal_(parameter, std=0.1)
-    plain = ScalarModel.from_pretrained(tiny_model_dir).eval()
-    model.save_pretrained(tmp_path)
+def test_a_saved_adapter_scores_and_reads_as_it_was_trained_however_it_is_loaded(tiny_model_dir, tmp_path):
+    base, processor = load_model(tiny_model_dir, condition_on=MODALITIES)
+    model = apply_adapters(base, "all_towers").eval()
+    give_effect(model)
+    torch.nn.init.normal_(base.subtitle_condition.modules_to_save.default.projection.weight)
+    for part in (model, base.config, processor):  # as ScalarTrainer does
+        part.save_pretrained(tmp_path)
+    batch, states = make_batch(), torch.randn(2, 1, 3, 32)
+    plain = ScalarModel.from_pretrained(tiny_model_dir, config=AutoConfig.from_pretrained(tmp_path))
     with torch.no_grad():
-        batch = make_batch()
-        expected = model(**batch).scores
-        assert (plain(**batch).scores - expected).abs().max() > 1e-3
+        expected = model(**batch).scores, base.subtitle_condition(states)
+        assert (plain(**batch).scores - expected[0]).abs().max() > 1e-3
         for other in (
-            PeftModel.from_pretrained(plain, tmp_path),
+            PeftModel.from_pretrained(plain, tmp_path).get_base_model(),  # as the card of such an adapter says
             AutoModel.from_pretrained(tmp_path),
-            AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path, trust_remote_code=True),
+            load_model(tmp_path)[0],
             model.merge_and_unload(),
         ):
-            torch.testing.assert_close(other.eval()(**batch).scores, expected, atol=1e-5, rtol=0)
+            found = other.eval()(**batch).scores, other.subtitle_condition(states)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert type(other) is ScalarModel
-
-
-def test_an_adapter_reads_what_it_was_trained_to_read_and_its_base_does_not(tiny_model_dir, tmp_path):
-    base, processor = load_model(tiny_model_dir, condition_on=MODALITIES)
-    model = apply_adapters(base, "paper")
-    head = base.subtitle_condition.modules_to_save.default
-    states = torch.randn(2, 1, 3, 32)
-    with torch.no_grad():
-        torch.nn.init.normal_(head.projection.weight)
-        expected = head(states)
-    model.save_pretrained(tmp_path)
-    base.config.save_pretrained(tmp_path)  # as ScalarTrainer does
-    processor.save_pretrained(tmp_path)
-    plain = ScalarModel.from_pretrained(tiny_model_dir, config=AutoConfig.from_pretrained(tmp_path))
-    loaded = [
-        load_model(tmp_path)[0],
-        ScalarModel.from_pretrained(tmp_path),
-        PeftModel.from_pretrained(plain, tmp_path).get_base_model(),  # as the card of such an adapter says
-    ]
-    for other in loaded:
-        assert other.config.condition_on == list(MODALITIES)
-        assert torch.equal(other.subtitle_condition(states), expected)
+    with pytest.raises(ValueError, match="trained with {'condition_on'"):
+        AutoPeftModelForFeatureExtraction.from_pretrained(tmp_path)
+    assert load_model(tmp_path)[0].config.condition_on == list(MODALITIES)
     assert load_model(tiny_model_dir)[0].config.condition_on == ["video", "audio"]
 
 

@@ -20,11 +20,11 @@ def test_gradients_equal_finite_differences_of_the_decomposition():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_equal_opposite_and_orthogonal_vectors_have_finite_gradients(dtype):
-    axes = torch.eye(5)
-    texts = axes[[0, 0, 0, 0]].to(dtype).requires_grad_()
-    clips = torch.stack([axes[[0, 0, 0]], axes[[1, 2, 3]], axes[[0, 1, 1]], -axes[[0, 0, 1]]]).to(dtype)
-    mask = torch.tensor([[1, 1, 1], [1, 1, 1], [1, 1, 1], [0, 1, 1]]).bool()
-    singular_values, directions = leading_directions(texts, clips.requires_grad_(), mask)
+    axes = torch.eye(5, dtype=dtype)
+    texts = axes[[0, 0, 0, 0]].requires_grad_()
+    clips = torch.stack([axes[[0, 0, 0]], axes[[1, 2, 3]], axes[[0, 1, 1]], -axes[[0, 0, 1]]]).requires_grad_()
+    mask = torch.ones(4, 3, dtype=torch.bool)
+    singular_values, directions = leading_directions(texts, clips, mask)
     assert singular_values.dtype == torch.float32 and (directions * texts).sum(-1).min() >= 0
     torch.testing.assert_close(directions.norm(dim=-1), torch.ones(4))
     PMRLLoss()(singular_values, directions, directions).backward()
