@@ -145,10 +145,10 @@ def test_the_public_codes_recipe_differs_from_the_papers_in_its_readings_alone()
     assert (args.min_view_modalities, args.negatives_from) == (1, "paired")
 
 
-@pytest.mark.parametrize("written", ["[video, audio, subtitle]", "video,audio,subtitle"])
+@pytest.mark.parametrize("written", ["[video, audio]", "video,audio"])
 def test_what_the_cross_encoder_reads_is_a_list_or_a_text(tmp_path, written):
-    run, _ = parse_arguments([write_recipe(tmp_path, f"aggregation: uniform\ncondition_on: {written}\n")])
-    assert run.model_changes == {"aggregation": "uniform", "condition_on": ["video", "audio", "subtitle"]}
+    run, _ = parse_arguments([write_recipe(tmp_path, f"condition_on: {written}\n")])
+    assert run.model_changes == {"condition_on": ["video", "audio"]}
 
 
 def test_every_field_that_may_be_none_is_null_by_a_flag(tmp_path):

@@ -458,19 +458,6 @@ def test_a_score_is_trained_on_the_clips_that_it_covers(tmp_path, a_score_that_n
     torch.testing.assert_close(*results, atol=1e-9, rtol=1e-7)
 
 
-class Margin(Objective):
-    """A loss of one's own: each text's clip should score higher than the others by a margin."""
-
-    def __init__(self, margin=0.2):
-        super().__init__()
-        self.register_buffer("margin", torch.tensor(margin))
-
-    def forward(self, batch, step):
-        scores, rows = batch.text_to_clip, batch.rows
-        own = scores.diagonal(rows.offset)[:, None]
-        return {"margin": (2.0, (scores - own + self.margin).relu().sum() / rows.mean / rows.total)}
-
-
 def test_an_objective_says_what_it_needs(tmp_path):
     class Reduced(Objective):
         uses_reduced_views = uses_semantics = True

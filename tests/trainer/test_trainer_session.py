@@ -6,13 +6,13 @@ import torch
 
 from scalar_retrieval.modeling_scalar import load_model
 from scalar_retrieval.trainer.data import check_rows
+from scalar_retrieval.trainer.objectives import Objective
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.semantic_targets import SemanticTargets, make_semantic_targets
 from scalar_retrieval.trainer.training_args import METRICS, ScalarTrainingArguments
 from tests.gallery.decoding.reading import write_media
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import picture
-from tests.trainer.test_scalar_trainer import Margin
 
 CAPTIONS = ["a red circle", "the blue square", "a dog barks", "a cat meows"]
 QUICK = {
@@ -49,6 +49,15 @@ def scores_of(model, processor, rows):
     texts, clips = rows["caption"][:], rows["video_path"][:]
     with torch.no_grad():
         return model.eval()(**processor(text=texts, videos=clips)).scores
+
+
+class Margin(Objective):
+    """A loss of one's own: each text's clip should score higher than the others by a margin."""
+
+    def forward(self, batch, step):
+        scores, rows = batch.text_to_clip, batch.rows
+        own = scores.diagonal(rows.offset)[:, None]
+        return {"margin": (2.0, (scores - own + 0.2).relu().sum() / rows.mean / rows.total)}
 
 
 # The session ---------------------------------------------------------------------------------------------------------
@@ -172,11 +181,6 @@ def test_rows_to_evaluate_on_are_checked_at_the_start_too(folder, rows, tmp_path
         trainer.evaluate()
     with pytest.raises(ValueError, match="Rows need a `processing_class`"):
         ScalarTrainer(load_model(folder / "towers")[0], trainer.args, train_dataset=rows)
-
-
-def test_columns_that_nothing_reads_are_named(folder, rows, tmp_path, caplog):
-    trainer_of(folder / "towers", tmp_path, rows.add_column("mood", list("abcd")))
-    assert "The model does not embed mood: it embeds video, audio, subtitle." in caplog.text
 
 
 # Models --------------------------------------------------------------------------------------------------------------
