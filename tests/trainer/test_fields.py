@@ -14,7 +14,7 @@ from scalar_retrieval.modeling_scalar import MODALITIES, ScalarModel
 from scalar_retrieval.trainer import training_args
 from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from scalar_retrieval.trainer.training_args import METRICS, REFUSED, ScalarTrainingArguments
-from tests.trainer.test_scalar_trainer import EVAL_ROWS, Affinities, make_trainer
+from tests.trainer.test_scalar_trainer import EVAL_ROWS, Affinities, make_trainer, untimed
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": EVAL_ROWS}
 EPOCHS = {"max_steps": -1, "num_train_epochs": 2}  # of two steps
@@ -134,11 +134,10 @@ def embedded(monkeypatch):
     def embed(model, processor, rows, batch_size, progress):
         assert isinstance(model, ScalarModel)  # without its adapter around it
         sizes.append(batch_size)
-        texts = torch.eye(4)
+        texts, ids = torch.eye(4), list("abcd")
         modalities = torch.zeros(4, 3, 4)
         modalities[:, 0] = texts[[(place + (place < len(sizes))) % 4 for place in range(4)]]
-        mask = torch.tensor([[True, False, False]]).repeat(4, 1)
-        ids = [str(number) for number in range(4)]
+        mask = torch.arange(3).expand(4, 3) == 0
         pairs = torch.arange(4)[:, None].expand(-1, 2)
         return Embeddings(texts, modalities, mask, pairs, ids, ids, ids, MODALITIES)
 
@@ -148,8 +147,6 @@ def embedded(monkeypatch):
 
 # Effects ------------------------------------------------------------------------------------------------------------
 
-TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
-
 
 def run(folder, sizes, **options):
     """All that a field may change of a training of four steps, of heads alone: they take the least time."""
@@ -157,10 +154,9 @@ def run(folder, sizes, **options):
     plain = {"max_steps": 4, "logging_steps": 1, "warmup_steps": 0, "adapter": "heads", "matching_weight": 0.0}
     trainer = make_trainer(folder, **plain | {"optim": "adamw_torch"} | options)
     trainer.train()
-    log = [{name: value for name, value in entry.items() if name not in TIMED} for entry in trainer.state.log_history]
     return {
         "weights": torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad]),
-        "log": log,
+        "log": untimed(trainer.state.log_history),
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
         "best": trainer.state.best_global_step,
         "batch sizes": list(sizes),

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from scalar_retrieval.trainer.checkpoints import MANIFEST, RECIPE, last_checkpoint
 from tests.trainer.test_checkpoints import is_complete
+from tests.trainer.test_scalar_trainer import untimed
 
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]
 DECAYING = ["--lr_scheduler_type", "cosine", "--warmup_steps", "2", "--learning_rate", "1e-3"]
 WORKERS = ["--dataloader_num_workers", "2", "--dataloader_pin_memory", "false"]
@@ -29,11 +29,10 @@ def outcome(folder):
     """All that a run leaves but its times and the names of folders."""
     checkpoint = last_checkpoint(folder)
     state = json.loads((checkpoint / "trainer_state.json").read_text())
-    history = [{k: v for k, v in entry.items() if k not in TIMED} for entry in state["log_history"]]
     adapters = [(path / "adapter_model.safetensors").read_bytes() for path in (folder, checkpoint)]
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if ".log" not in path.name)
     tensors = {path.name: path.read_bytes() for path in checkpoint.glob("*.pt*")}
-    return adapters, tensors, history, files
+    return adapters, tensors, untimed(state["log_history"]), files
 
 
 def start(commands, line, folder, *fields):

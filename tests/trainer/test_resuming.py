@@ -14,7 +14,7 @@ from scalar_retrieval.trainer.callbacks import StopOnInterrupt
 from scalar_retrieval.trainer.lora import apply_adapters
 from tests.conftest import make_tiny_config
 from tests.trainer.test_checkpoints import list_again
-from tests.trainer.test_scalar_trainer import EVAL_ROWS, make_trainer
+from tests.trainer.test_scalar_trainer import EVAL_ROWS, make_trainer, untimed
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,6 @@ SCHEDULES = {
     "linear": {"lr_scheduler_type": "linear", "warmup_steps": 2},
 }
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "size": 12, "per_device_train_batch_size": 4}
-TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"}
 
 
 def trainer_of(folder, score=None, **options):
@@ -45,10 +44,6 @@ def trainer_of(folder, score=None, **options):
     return trainer
 
 
-def history(trainer):
-    return [{k: v for k, v in entry.items() if k not in TIMED} for entry in trainer.state.log_history]
-
-
 def finish(trainer, checkpoint=None):
     """Train to the end and save; return all that must not depend on where the run was broken."""
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -57,7 +52,7 @@ def finish(trainer, checkpoint=None):
     last = folder / f"checkpoint-{trainer.state.global_step}"
     weights = [(place / "adapter_model.safetensors").read_bytes() for place in (folder, last)]
     states = [torch.load(last / name, weights_only=True) for name in ("optimizer.pt", "scheduler.pt")]
-    return weights, trainer.state.global_step, history(trainer), states[0]["state"], states[1]
+    return weights, trainer.state.global_step, untimed(trainer.state.log_history), states[0]["state"], states[1]
 
 
 RUNS = {

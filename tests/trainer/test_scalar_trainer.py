@@ -120,6 +120,14 @@ def step(trainer, batch, accumulation=1):
     return {"loss": loss, "gradients": named, "parts": dict(trainer.means.sums)}
 
 
+TIMED = {"clips_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"}
+
+
+def untimed(history):
+    """What was logged, without how long it took."""
+    return [{name: value for name, value in entry.items() if name not in TIMED} for entry in history]
+
+
 IN_DOUBLE = 1e-7
 
 
