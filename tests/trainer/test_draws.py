@@ -17,7 +17,7 @@ SIZE = 5
 def test_p_full_falls_linearly_and_stays():
     values = [full_view_probability(step) for step in (0, 500, 1000, 2000, 5000)]
     assert values == [1.0, 0.875, 0.75, 0.5, 0.5]  # max(0.5, 1 - 0.5 t / 2000) of Algorithm S2
-    assert full_view_probability(10, final=1.0) == 1.0 and full_view_probability(0, 0.25, 0) == 0.25
+    assert full_view_probability(0, 0.25, 0) == 0.25
 
 
 def uniform(rows, seed):

