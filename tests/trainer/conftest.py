@@ -27,15 +27,13 @@ class TinyRun:
 
     folder: Path
 
-    def command(self, output, *fields, features=True, steps=7):
-        if "from files" in fields:
-            features, fields = False, [field for field in fields if field != "from files"]
+    def command(self, output, *fields, steps=7):
         fixed = ["train.py", "--model", self.folder / "model", "--output_dir", output]
         fixed += ["--plugin", "evidence.miniature", "--benchmark", "miniature"]
         fixed += ["--root", self.folder / "data", "--semantic_weight", "0", "--per_device_train_batch_size", "4"]
         fixed += ["--use_cpu", "true", "--disable_tqdm", "true", "--max_steps", steps, "--logging_steps", "3"]
         fixed += ["--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "2"]
-        fixed += ["--features", self.folder / "features"] if features else []
+        fixed += ["--features", self.folder / "features"]
         return [*fixed, *fields]
 
 

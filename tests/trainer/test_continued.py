@@ -22,8 +22,8 @@ ADAPTER = "adapter_model.safetensors"
 WEIGHTS = "model.safetensors"
 
 
-def run(tiny_run, output, *fields, steps=2, **options):
-    _, *arguments = tiny_run.command(output, *fields, steps=steps, **options)
+def run(tiny_run, output, *fields, steps=2):
+    _, *arguments = tiny_run.command(output, *fields, steps=steps)
     assert train(*parse_arguments(list(map(str, arguments))))
     return output
 
@@ -89,7 +89,7 @@ def test_an_adapter_can_be_continued_with_another_score(tiny_run, first, tmp_pat
 
 # The whole model -----------------------------------------------------------------------------------------------------
 
-WHOLE = ["from files", "--adapter", "full"]
+WHOLE = ["--features", "null", "--adapter", "full"]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_steps", "0", "--learning_rate", "1e-3"]
 DECAYING = ["--lr_scheduler_type", "cosine", "--warmup_steps", "2", "--learning_rate", "1e-3"]
 WORKERS = ["--dataloader_num_workers", "2", "--dataloader_pin_memory", "false"]
-FILES = "from files"  # not from their stored features
+FILES = ["--features", "null"]  # not from stored ones
 RESUME = ["--resume_from_checkpoint", "last"]
 
 
@@ -96,7 +96,7 @@ def killed_often(commands, line, folder, fields, kills, seed):
     [
         pytest.param(4, CONSTANT, id="constant"),
         pytest.param(50, DECAYING, id="decaying-fifty", marks=pytest.mark.slow),
-        pytest.param(1, [*CONSTANT, *WORKERS, FILES], id="from-files"),
+        pytest.param(1, [*CONSTANT, *WORKERS, *FILES], id="from-files"),
     ],
 )
 def test_a_run_that_is_killed_wherever_it_is_ends_as_the_unbroken_run(commands, tiny_run, tmp_path, kills, fields):
