@@ -1,11 +1,14 @@
 """Files are indexed as windows that end where scenes change."""
 
 from fractions import Fraction
+from threading import Barrier
 
 import numpy as np
 import pytest
 
 from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.scenes import scene_windows
+from scalar_retrieval.gallery.store.windows import place_of_clip
 from tests.gallery.decoding.reading import write_media
 from tests.gallery.test_scenes import write_film
 from tests.search.test_windows import encoder, index, loaded, names, place, run  # noqa: F401
@@ -62,3 +65,18 @@ def test_how_files_are_cut_by_default(films):
     assert of == {"year.mkv#t=0,5", "year.mkv#t=5", "one.mkv#t=0,5", "one.mkv#t=5", "scenes.mp4"}
     index("--output", "whole", "--segment", "none")
     assert not any("#t=" in name for name in names("whole"))
+
+
+def test_scenes_of_several_files_are_measured_at_once_and_clips_keep_their_order(films, monkeypatch):
+    write_film(films / "clips" / "again.mp4", LENGTHS)
+    meeting = Barrier(2)  # who comes alone waits for the other one, and fails
+
+    def measure(path, *options):
+        if path.endswith(("again.mp4", "film.mp4")):
+            meeting.wait(60)
+        return scene_windows(path, *options)
+
+    monkeypatch.setattr("scalar_retrieval.search.indexing.scene_windows", measure)
+    index("--segment", "scenes")
+    clips = [place_of_clip(name) for name in Gallery.open("gallery").clip_ids]
+    assert clips == sorted(clips, key=lambda clip: (clip.path, clip.start or 0)) and len(clips) == 12

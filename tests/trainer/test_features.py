@@ -2,6 +2,7 @@
 
 import copy
 
+import datasets
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.gallery.decoding import tolerant
 from scalar_retrieval.modeling_scalar import MODALITIES, ScalarImageProcessor, ScalarModel, ScalarProcessor
 from scalar_retrieval.trainer import cache_features as module
-from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, app, cache_features
+from scalar_retrieval.trainer.cache_features import FeatureCollator, FeatureDataset, app, cache_features, checksums
 from scalar_retrieval.trainer.data import ClipDataset, ScalarDataCollator
 from scalar_retrieval.trainer.lora import apply_adapters
 from tests.conftest import make_tiny_config
@@ -202,3 +203,18 @@ def test_the_command_writes_features_that_a_training_can_open(tmp_path, root, ti
     assert len(FeatureDataset(tmp_path / "out", rows, model, tiny_processor)) == 10
     result = CliRunner().invoke(app, [*arguments, "--views", "2"])
     assert result.exit_code == 1 and "['views']" in result.output
+
+
+@pytest.mark.parametrize("change", [{"vision_pooling": "mean"}, {"vision_config": {"num_attention_heads": 4}}])
+def test_towers_of_the_same_weights_that_compute_something_else_are_distinguished(tiny_processor, change):
+    """Pooling and the number of heads leave no trace in the weights."""
+    plain = make_tiny_config()
+    vision = plain.vision_config.to_dict() | change.get("vision_config", {})
+    rows = datasets.Dataset.from_list([{"video_id": "a", "video_path": None, "audio_path": None, "subtitle": "hello"}])
+    digests = []
+    for config in (plain, make_tiny_config(**change | {"vision_config": vision})):
+        torch.manual_seed(0)
+        digests.append(checksums(ScalarModel(config), tiny_processor, rows))
+    assert digests[0]["towers"] != digests[1]["towers"] and digests[0]["processor"] == digests[1]["processor"]
+    torch.manual_seed(0)
+    assert checksums(ScalarModel(make_tiny_config()), tiny_processor, rows) == digests[0]

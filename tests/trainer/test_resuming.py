@@ -1,6 +1,8 @@
 """A resumed run is the unbroken run, from each of its checkpoints; a checkpoint of another kind is refused."""
 
+import inspect
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -8,10 +10,13 @@ from pickle import UnpicklingError
 
 import pytest
 import torch
+from transformers import Trainer
 
 from scalar_retrieval.modeling_scalar import ScalarModel
 from scalar_retrieval.trainer.callbacks import StopOnInterrupt
 from scalar_retrieval.trainer.lora import apply_adapters
+from scalar_retrieval.trainer.resuming import ResumableTrainer
+from scalar_retrieval.trainer.scalar_trainer import ScalarTrainer
 from tests.conftest import make_tiny_config
 from tests.trainer.test_checkpoints import list_again
 from tests.trainer.test_scalar_trainer import EVAL_ROWS, make_trainer, untimed
@@ -143,6 +148,14 @@ def test_a_forged_checkpoint_runs_no_code(checkpoint, tmp_path):
         with pytest.raises(UnpicklingError):
             trainer_of(tmp_path / "run", max_steps=3).train(str(checkpoint))
     assert not (tmp_path / "harmed").exists()
+
+
+def test_no_private_method_of_the_trainer_is_overridden_or_called():
+    private = {name for name in vars(Trainer) if name.startswith("_") and not name.startswith("__")}
+    assert "_save_checkpoint" in private
+    for ours in (ScalarTrainer, ResumableTrainer):
+        called = set(re.findall(r"(?:self|super\(\))\.(_\w+)\(", inspect.getsource(ours)))
+        assert not private & {*vars(ours), *called}
 
 
 def test_a_second_signal_ends_the_run_at_once_but_not_the_same_one_twice(monkeypatch):

@@ -183,6 +183,11 @@ def test_rows_to_evaluate_on_are_checked_at_the_start_too(folder, rows, tmp_path
         ScalarTrainer(load_model(folder / "towers")[0], trainer.args, train_dataset=rows)
 
 
+def test_columns_that_nothing_reads_are_named(folder, rows, tmp_path, caplog):
+    trainer_of(folder / "towers", tmp_path, rows.add_column("mood", list("abcd")))
+    assert "The model does not embed mood: it embeds video, audio, subtitle." in caplog.text
+
+
 # Models --------------------------------------------------------------------------------------------------------------
 
 
