@@ -16,10 +16,11 @@ FOLDER = Path("/archive")
 def test_a_file_is_found_by_any_window_and_a_chapter_by_the_one_that_holds_its_middle():
     """The second chapter lasts from 75 to 150 s: its middle is at 112.5 s."""
     hits = []
-    for rank, start, stop in ((1, 0.0, 75.0), (2, 110.0, 112.5), (3, 112.0, None)):
+    for rank, (start, stop) in enumerate([(0.0, 75.0), (110.0, 112.5), (112.0, None)], start=1):
         weights = {"title": 0.25, "subtitle": 0.75, "video": None}
-        place = {"path": str(FOLDER / FILM), "clip_id": str(FOLDER / f"{FILM}#t={start},{stop}")}
-        hits.append({**place, "start": start, "stop": stop, "rank": rank, "weights": weights})
+        name = str(FOLDER / FILM)
+        span = {"start": start, "stop": stop, "rank": rank, "weights": weights}
+        hits.append({"path": name, "clip_id": f"{name}#t={start},{stop}", **span})
     found = answer_of({"text": "?", "file": FILM, "chapter": "The storm"}, hits, FOLDER)
     assert (found.rank, found.by, found.first) == (3, "subtitle", f"{FILM}#t=0.0,75.0")
     assert answer_of({"text": "?", "file": FILM}, hits[1:], FOLDER).rank == 2

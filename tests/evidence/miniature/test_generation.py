@@ -11,7 +11,6 @@ from evidence.miniature import generation
 from evidence.miniature.clips import draw_split
 from evidence.miniature.generation import generate
 from evidence.miniature.rendering import draw_frames, write_on
-from scalar_retrieval.modeling_scalar.configuration_scalar import MODALITIES
 
 # What these settings give, always: the clips and captions, and what is drawn.
 SETTINGS = {"num_train": 12, "num_validation": 0, "num_test": 6, "seed": 7}
@@ -30,13 +29,16 @@ def folder(tmp_path_factory):
 
 def decoded(path):
     """Everything a decoder gets out of a file: frames, samples, lines of text."""
+    frames, samples, lines = [], [], []
     with av.open(path) as container:
-        frames = [f.to_ndarray(format="rgb24") for s in container.streams.video for f in container.decode(s)]
-    with av.open(path) as container:
-        samples = [f.to_ndarray() for s in container.streams.audio for f in container.decode(s)]
-    with av.open(path) as container:
-        packets = [p for s in container.streams.subtitles for p in container.demux(s) if p.size]
-        lines = [line.dialogue.decode() for packet in packets for line in packet.stream.decode(packet)]
+        for packet in container.demux():
+            for part in packet.decode() if packet.size or packet.stream.type != "subtitle" else ():
+                if packet.stream.type == "video":
+                    frames.append(part.to_ndarray(format="rgb24"))
+                elif packet.stream.type == "audio":
+                    samples.append(part.to_ndarray())
+                else:
+                    lines.append(part.dialogue.decode())
     return frames, samples, lines
 
 
@@ -51,8 +53,6 @@ def test_the_set_is_what_it_was_whatever_the_number_of_processes(folder, tmp_pat
     found = {name: (folder / name).read_bytes() for name in DIGESTS if "." in name}
     found["frames of test"] = b"".join(frames)
     assert {name: hashlib.sha256(content).hexdigest() for name, content in found.items()} == DIGESTS
-    with av.open(folder / clips[0].path) as container:
-        assert "title" not in container.metadata
     again = generate(tmp_path / "set", **SETTINGS, num_proc=2)
     for row in read_rows(again, "test"):
         path = row["video_path"] or row["audio_path"]
@@ -68,15 +68,14 @@ def test_other_settings_are_refused(folder):
 def test_further_evidence_is_in_the_list_in_the_tags_and_on_the_screen(tmp_path):
     counts = {"num_train": 0, "num_validation": 0, "num_test": 12, "seed": 7, "num_proc": 1}
     five = generate(tmp_path / "five", **counts, evidence=["screen", "title"])
-    plain, seen = draw_split(7, "test", 12), 0
+    seen = 0
     (tmp_path / "test").mkdir()
-    clips = draw_split(7, "test", 12, evidence=["title", "screen"])
-    for row, before, clip in zip(read_rows(five, "test"), plain, clips, strict=True):
-        assert row == clip.row() and list(row)[5:7] == ["title", "screen"]
+    clips = zip(draw_split(7, "test", 12), draw_split(7, "test", 12, evidence=["title", "screen"]), strict=True)
+    for row, (before, clip) in zip(read_rows(five, "test"), clips, strict=True):
+        assert row == clip.row()
         with av.open(five / clip.path) as container:
             assert container.metadata.get("title") == row["title"]
-        attributes = {name: value for name, value in clip.attributes.items() if name in MODALITIES}
-        assert attributes == before.attributes and clip.subtitle == before.subtitle
+        assert before.attributes.items() <= clip.attributes.items()  # the rest is what it was
         if row["screen"] is not None:
             generation.render(before, tmp_path)
             frames, bare = decoded(five / clip.path)[0], decoded(tmp_path / clip.path)[0]

@@ -13,18 +13,6 @@ def targets(tmp_path_factory):
     return training.make_targets(tmp_path_factory.mktemp("targets"), num_clips=50, num_neighbors=4)
 
 
-def test_memory_counts_every_storage_once_and_not_what_was_given():
-    weight, inputs = torch.ones(3, 5, requires_grad=True), torch.ones(7, 3)
-
-    def forward():
-        hidden = (inputs @ weight).exp()  # kept once, although three operations need it
-        return (hidden * hidden[:, :1]).sum() + hidden.square().sum()
-
-    assert training.saved_bytes(forward, [weight, inputs]) == 7 * 5 * 4
-    assert training.saved_bytes(forward, []) == 7 * 5 * 4 + 7 * 3 * 4
-    assert training.saved_bytes(forward, [weight, inputs]) > training.saved_bytes(lambda: inputs.exp(), [inputs]) == 0
-
-
 def test_materialised_centroids_are_the_same_score_at_more_memory():
     inputs = training.make_embeddings(12, 64)
     torch.testing.assert_close(training.materialised(*inputs), retrieval_scores(*inputs), atol=1e-6, rtol=1e-5)
@@ -35,19 +23,12 @@ def test_materialised_centroids_are_the_same_score_at_more_memory():
 def test_the_objective_is_set_against_bert_at_every_batch_size(targets):
     tiny = BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=20)
     shares = training.compare_objective(targets, [4, 8], 1, bert_batch=2, bert_config=tiny, dim=16)
-    assert list(shares) == [4, 8]
-    assert all(seconds > 0 and share > 0 for seconds, share in shares.values())
+    assert list(shares) == [4, 8] and all(min(measured) > 0 for measured in shares.values())
 
 
-def test_a_step_from_features_runs_no_frozen_tower(targets, tmp_path):
+def test_what_is_frozen_is_not_run_from_features_and_keeps_less_for_the_backward_pass(targets, tmp_path):
     steps = training.compare_features(targets, tmp_path, batch_size=4, rounds=1)
     assert {"vision_model", "audio_model"} == set(steps["pixels"][0]) - set(steps["features"][0])
-    parts = dict(steps["pixels"][0])
-    total = parts.pop("total")
-    assert min(parts.values()) >= 0 and 0 < sum(parts.values()) <= total * (1 + 1e-6)
-
-
-def test_frozen_towers_keep_less_for_the_backward_pass(targets, tmp_path):
     sizes = training.compare_frozen(targets, tmp_path, batch_size=4)
     assert 0 < sizes["paper"] < sizes["all_towers"] < sizes["full"]
 
@@ -56,5 +37,4 @@ def test_the_run_at_full_size_works_on_a_small_model_without_a_gpu(targets, tmp_
     config = training.make_miniature().config
     training.print_full_size(config, targets, tmp_path, "fp16", 1, torch.device("cpu"), 4, 128, 32)
     printed = capsys.readouterr().out
-    for name in ("clips/s", "vision_model forward", "backward", "TFLOP/s", "5,330 steps"):
-        assert name in printed
+    assert "clips/s" in printed and "5,330 steps" in printed
