@@ -11,12 +11,9 @@ def test_missing_modalities_are_compared_seed_by_seed(results):
     table = paper_tables.missing_table(results)
     # At 90 % three seeds 20, 22 - 4, 24, and two 10 - 8, 16 - 8; the margin has the seeds 50 and 52 alone.
     assert cells(table, "SCALAR") == ["22.0 ± 2.0", "21.7 ± 2.1", "21.3 ± 2.3", "21.0 ± 2.6", "20.7 ± 3.1"]
-    assert cells(table, "GRAM") == ["13.0 ± 4.2", "11.0 ± 4.2", "9.0 ± 4.2", "7.0 ± 4.2", "5.0 ± 4.2"]
     margin = ["+9.0 ± 1.4", "+11.0 ± 1.4", "+13.0 ± 1.4", "+15.0 ± 1.4", "+17.0 ± 1.4"]
     assert cells(table, "SCALAR − GRAM") == margin
     assert [row[2] for row in table.rows if row[1] == "SCALAR − GRAM"] == ["2"]
-    assert "seed by seed" in table.note
-    assert cells(table, "w/o masked training views − GRAM")[0] == "+8.0"
     # (45.2 + 34.3 + 34.4 + 81.7 + 27.1) / 5 and (38.7 + 28.2 + 31.0 + 75.6 + 22.9) / 5
     assert cells(table, "paper, mean of 5: SCALAR")[0] == "44.5"
     assert cells(table, "paper, mean of 5: SCALAR − GRAM")[0] == "+5.3"
@@ -30,7 +27,6 @@ def test_seeds_have_t_intervals_and_single_runs_none(tmp_path):
     assert cells(table, "SCALAR")[:2] == ["22.0 ± 2.0", "[17.0, 27.0]"]
     assert cells(table, "GRAM") == ["20.0", "", "30.0", ""]
     assert cells(table, "paper: SCALAR") == ["–", "", "90.6 ± 0.1", "[90.3, 90.9]"]
-    assert cells(table, "paper: HyperGRAM") == ["–", "", "89.8", ""]
 
 
 def as_published(benchmark, label, method, recalls, best):
@@ -71,10 +67,3 @@ def test_sign_tests_give_the_papers_p_values(papers_runs):
     assert rows["SCALAR above GRAM", "rates and benchmarks"] == ["25", "0", "0", "3e-08"]
     assert rows["SCALAR above GRAM", "benchmarks"] == ["5", "0", "0", "0.031"]
     assert rows["negative gain: GRAM, PMRL, HyperGRAM", "labels and benchmarks"] == ["12", "0", "2", "0.0065"]
-
-
-def test_margins_that_cancel_over_seeds_are_ties(tmp_path):
-    runs = [make_run("scalar", seed, 20 + change) for seed, change in ((1, 0.2), (2, -0.1), (3, -0.1))]
-    runs += [make_run("gram", seed, 20.0, method="gram") for seed in (1, 2, 3)]
-    (row,) = paper_tables.sign_table(load_results([save(tmp_path, *runs)])).rows
-    assert [str(cell) for cell in row] == ["SCALAR above GRAM", "rates and benchmarks", "0", "5", "0", ""]

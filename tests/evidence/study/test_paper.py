@@ -38,12 +38,10 @@ def test_every_label_is_one_of_the_paper(shared_dir):
 @pytest.mark.parametrize("sizes, low, high, expected", [
     ((3.0, 5.0), 1.0, 4.0, "confirmed"),
     ((3.0, 5.0), 1.0, 2.9, "excluded"),  # of that sign, but smaller than anything in the paper
-    ((3.0, 5.0), -1.0, 2.9, "excluded"),
     ((3.0, 5.0), -1.0, 3.1, "too small to see"),
     ((3.0, 5.0), -2.0, -1.0, "reverse"),
     ((-3.0, -5.0), -4.0, -1.0, "confirmed"),
     ((5.0, -1.0), 0.5, 8.0, "confirmed"),  # the least value of the side on which the mean lies
-    ((5.0, -1.0), 0.5, 3.0, "excluded"),
     ((0.0,), -0.5, 0.5, "not excluded"),  # that there is no difference
     ((0.0,), 0.1, 0.5, "excluded"),
 ])  # fmt: skip
