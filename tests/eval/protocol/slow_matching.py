@@ -101,29 +101,23 @@ class PairByPair:
         return self.known[caption, *what]
 
     def _read(self, index, shown, policy):
-        row, read = self.rows[index], self.model.config.condition_on
+        row, model = self.rows[index], self.model
         clip = self.processor.read_clip(row["video_path"], row["audio_path"], subtitle=row["subtitle"] or "hello")
         features, tokens = self.processor(clips=[clip]), []
-        if shown[0] and clip.frames is not None and "video" in read:
-            tokens.append(
-                self.model.video_condition(
-                    self.model.get_tower_features(pixel_values_videos=features["pixel_values_videos"])["video_states"]
-                )
-            )
-        elif policy == "zeros" and "video" in read:
-            tokens.append(self.model.video_condition(torch.zeros(self.shapes["video"])))
-        if shown[1] and clip.waveform is not None and "audio" in read:
-            tokens.append(
-                self.model.audio_condition(
-                    self.model.get_tower_features(input_features=features["input_features"])["audio_states"]
-                )
-            )
-        elif policy == "zeros" and "audio" in read:
-            tokens.append(self.model.audio_condition(torch.zeros(self.shapes["audio"])))
-        if shown[2] and row["subtitle"] is not None and "subtitle" in read:
+        inputs = {"video": "pixel_values_videos", "audio": "input_features"}
+        for name, is_shown in zip(inputs, shown, strict=False):
+            if name not in model.config.condition_on:
+                continue
+            condition = getattr(model, f"{name}_condition")
+            if is_shown and row[f"{name}_path"] is not None:
+                states = model.get_tower_features(**{inputs[name]: features[inputs[name]]})
+                tokens.append(condition(states[f"{name}_states"]))
+            elif policy == "zeros":
+                tokens.append(condition(torch.zeros(self.shapes[name])))
+        if shown[2] and row["subtitle"] is not None and "subtitle" in model.config.condition_on:
             words = self.processor(text=[row["subtitle"]])
-            states = self.model.get_subtitle_features(words["input_ids"], words["attention_mask"]).last_hidden_state
-            tokens.append(self.model.subtitle_condition(states[:, None]))
+            states = model.get_subtitle_features(words["input_ids"], words["attention_mask"]).last_hidden_state
+            tokens.append(model.subtitle_condition(states[:, None]))
         return tokens
 
     def _match(self, caption, tokens):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
-from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks
 from scalar_retrieval.eval.protocol.missing import mask_modalities
 from scalar_retrieval.eval.protocol.second_stage import (
@@ -17,6 +16,7 @@ from scalar_retrieval.eval.protocol.second_stage import (
     fused_values,
     two_stage_scores,
 )
+from scalar_retrieval.eval.protocol.statistics import area_under_curve
 from scalar_retrieval.gallery.second_stage.matching import POLICIES
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, retrieval_scores
 from tests.eval.protocol.slow_matching import (
@@ -31,27 +31,9 @@ from tests.eval.slow import slow_metrics
 OPTIONS = {"method": "scalar", "query_temperature": 0.1}
 
 
-def two_stage_ranks(scores, pairs, candidates, logits, weight=None):
-    values = logits if weight is None else fused_values(scores.gather(1, candidates), logits, weight)
-    return relevant_ranks(two_stage_scores(scores, pairs, candidates, values), pairs)
-
-
 def slow_value(score, logit, weight=None):
     """What a candidate is reordered by, in float64; NaN where nothing could be read."""
     return logit if weight is None or math.isnan(logit) else score + weight * logit
-
-
-def random_stage(shape, generator):
-    scores = torch.randint(0, 4, shape, generator=generator).float()  # full of ties
-    scores[:10] = torch.rand(10, shape[1], generator=generator)  # and none
-    scores[10:14, 2] = -torch.inf
-    return scores
-
-
-def random_logits(candidates, generator):
-    logits = torch.randint(-1, 2, candidates.shape, generator=generator) / 2
-    logits[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
-    return logits
 
 
 def slow_order(scores, relevant, depth, value):
@@ -73,60 +55,58 @@ def slow_order(scores, relevant, depth, value):
 @pytest.mark.parametrize("depth", [1, 4, 50])
 def test_each_relevant_candidate_has_the_worst_rank_that_ties_allow(depth, weight):
     generator = torch.Generator().manual_seed(depth)
-    scores = random_stage((60, 7), generator)
+    scores = torch.randint(0, 4, (60, 7), generator=generator).float()  # full of ties
+    scores[:10] = torch.rand(10, 7, generator=generator)  # and none
+    scores[10:14, 2] = -torch.inf
     relevant = torch.rand(60, 7, generator=generator) < 0.4
     relevant[~relevant.any(dim=1), 3] = True
     pairs = relevant.nonzero()
-    assert relevant.sum(dim=1).max() > 3
     candidates = first_candidates(scores, pairs, depth)
-    logits = random_logits(candidates, generator)
-    ranks = two_stage_ranks(scores, pairs, candidates, logits, weight)
+    logits = torch.randint(-1, 2, candidates.shape, generator=generator) / 2
+    logits[torch.rand(candidates.shape, generator=generator) < 0.25] = torch.nan
+    values = logits if weight is None else fused_values(scores.gather(1, candidates), logits, weight)
+    ranks = relevant_ranks(two_stage_scores(scores, pairs, candidates, values), pairs)
     assert (ranks != relevant_ranks(scores, pairs)).any() or depth == 1 or weight == 0
-    for row in range(60):
-        values = scores[row].tolist()
+    for row, line in enumerate(scores.tolist()):
         chance = {}
         for column, logit in zip(candidates[row].tolist(), logits[row].tolist(), strict=True):
-            chance[column] = slow_value(values[column], logit, weight)
+            chance[column] = slow_value(line[column], logit, weight)
         columns = relevant[row].nonzero().flatten().tolist()
-        order = slow_order(values, columns, depth, chance.get)
+        order = slow_order(line, columns, depth, chance.get)
         expected = sorted(order.index(column) + 1 for column in columns)
         assert sorted(ranks[pairs[:, 0] == row].tolist()) == expected
+
+
+def first_scores(embeddings, mask, **options):
+    given = embeddings.text_embeds, embeddings.modality_embeds, mask
+    return retrieval_scores(*given, modalities=embeddings.modalities, **options)
+
+
+def slow_logits(pair_by_pair, embeddings, mask, policy="absent"):
+    """The match of every single pair, (Q, V)."""
+    clips = list(enumerate(mask.tolist()))
+    return [[pair_by_pair(caption, *clip, policy) for clip in clips] for caption in embeddings.captions]
 
 
 def slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, score_options, weight=None):
     """Both directions from the match of every single pair, alone or added to the score with a weight."""
     mask = mask_modalities(embeddings.clip_ids, embeddings.modality_mask, rate)
-    given = embeddings.text_embeds, embeddings.modality_embeds, mask
-    scores = retrieval_scores(*given, modalities=embeddings.modalities, **score_options)
-    pairs, result, unread = embeddings.pairs.tolist(), {}, 0
-
-    def matched(query, clip):
-        logit = pair_by_pair(embeddings.captions[query], clip, mask[clip].tolist(), policy)
-        return slow_value(scores[query, clip].item(), logit, weight)
-
-    for direction in ("text_to_video", "video_to_text"):
-        by_text = direction == "text_to_video"
-        relevant = {}
-        for query, clip in pairs:
-            row, column = (query, clip) if by_text else (clip, query)
-            relevant.setdefault(row, []).append(column)
-        ranks, rows = [], []
-        for row, columns in relevant.items():
-            values = (scores if by_text else scores.T)[row].tolist()
-
-            def chance(column, row=row, by_text=by_text):
-                return matched(row, column) if by_text else matched(column, row)
-
-            order = slow_order(values, columns, depth, chance)
-            ranks += [order.index(c) + 1 for c in columns]
-            rows += [row] * len(columns)
-            unread += sum(
-                math.isnan(chance(c))
-                for c in sorted(range(len(values)), key=lambda c: (-values[c], c in columns, c))[:depth]
-            )
-        metrics = without(slow_metrics(ranks, rows), "num_queries")
-        result |= {f"{direction}_{name}": value for name, value in metrics.items()}
-    return result | {"num_unread_pairs": unread}
+    scores, pairs = first_scores(embeddings, mask, **score_options).double(), embeddings.pairs
+    values = torch.tensor(slow_logits(pair_by_pair, embeddings, mask, policy), dtype=torch.float64)
+    for place in product(*map(range, values.shape)):
+        values[place] = slow_value(scores[place].item(), values[place].item(), weight)
+    result = {"num_unread_pairs": 0}
+    for direction in DIRECTIONS:
+        ranks = []
+        for row in pairs[:, 0].unique().tolist():
+            columns = pairs[pairs[:, 0] == row, 1].tolist()
+            order = slow_order(scores[row].tolist(), columns, depth, values[row].tolist().__getitem__)
+            ranks += [(order.index(column) + 1, row) for column in columns]
+            result["num_unread_pairs"] += values[row, order[:depth]].isnan().sum().item()
+        metrics = slow_metrics(*zip(*ranks, strict=True))
+        result |= {f"{direction}_{name}": value for name, value in metrics.items() if name != "num_queries"}
+        scores, values, pairs = scores.T, values.T, pairs.flip(1)
+    return result
 
 
 def make_set(model, processor, kind):
@@ -134,22 +114,10 @@ def make_set(model, processor, kind):
     rows = make_rows()
     if kind == "captions":
         rows = [*rows, rows[0] | {"caption": "a blue square"}, rows[3] | {"caption": "the cat says hello"}]
-    embeddings = embed_dataset(model, processor, make_dataset(rows), progress=False)
-    if kind == "labels":
-        labels = ["a dog barks", "music", "weather"]
-        rows = [row | {"caption": labels[i % 3]} for i, row in enumerate(rows)]
-        text = processor(text=labels)
-        embeddings = Embeddings(
-            text_embeds=model.get_text_features(text["input_ids"], text["attention_mask"]).pooler_output.detach(),
-            modality_embeds=embeddings.modality_embeds,
-            modality_mask=embeddings.modality_mask,
-            pairs=torch.tensor([[i % 3, i] for i in range(7)]),
-            clip_ids=embeddings.clip_ids,
-            query_ids=labels,
-            captions=labels,
-            modalities=embeddings.modalities,
-        )
-    return rows, embeddings
+        return rows, embed_dataset(model, processor, make_dataset(rows), progress=False)
+    labels = ["a dog barks", "music", "weather"]
+    rows = [row | {"caption": labels[place % 3]} for place, row in enumerate(rows)]
+    return rows, embed_dataset(model, processor, make_dataset(rows), progress=False, task="classification")
 
 
 @pytest.mark.parametrize(("kind", "method"), [("captions", "scalar"), ("labels", "video")])
@@ -167,8 +135,7 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_and_pai
     monkeypatch.setattr(model, "match", lambda ids, *rest: matched.append(len(ids)) or match(ids, *rest))
     processor.read.clear()
     found = evaluate_two_stage(*arguments, (5, 2, 50), 0.3, **settings, **sizes)
-    files = [str(row["video_path"] or row["audio_path"] or row["subtitle"]) for row in make_rows()]
-    assert sorted(processor.read) == sorted(files)  # each once
+    assert len(processor.read) == len(set(processor.read)) == 7  # each once
     num_pairs = sum(matched)
     matched.clear()
     evaluate_two_stage(*arguments, (50,), **settings, **sizes)
@@ -180,37 +147,27 @@ def test_evaluation_is_the_slow_loop_over_everything_and_reads_each_clip_and_pai
     for row, (policy, rate, rule, depth) in zip(found, orders, strict=True):
         weight = 0.3 if rule == "fused" else None
         expected = slow_two_stage(pair_by_pair, embeddings, depth, rate, policy, options, weight)
-        assert (row["method"], row["mask_seed"], row.get("weight")) == (method, 0, weight)
+        assert row["method"] == method and row.get("weight") == weight
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9), (policy, rate, rule, depth)
         assert not row["num_unread_pairs"] or policy == "absent"
-    assert any(row["num_unread_pairs"] for row in found)
     # The metrics distinguish the settings, or the comparison would show little.
-    results = {tuple(row[name] for name in row if "rank" in name or "precision" in name) for row in found}
-    assert len(results) > 3
+    results = {(row["text_to_video_mean_rank"], row["video_to_text_mean_rank"]) for row in found}
+    assert len(results) > 3 and any(row["num_unread_pairs"] for row in found)
 
 
 def test_embeddings_of_other_clips_are_refused(model, processor):
     embeddings = embed_dataset(model, processor, make_dataset(make_rows()), progress=False)
     for rows in (make_rows()[:5], make_rows(captions=CAPTIONS[::-1][:6] + ["music"])):
         with pytest.raises(ValueError, match="those of `dataset`"):
-            evaluate_two_stage(model, processor, make_dataset(rows), embeddings, score_options=OPTIONS)
-
-
-# Several depths, the fused rule, and what is known of the match -----------------------------------------------------
-
-
-def without(entry, *names):
-    return {name: value for name, value in entry.items() if name not in names}
+            TwoStage(model, processor, make_dataset(rows), embeddings, 1, score_options=OPTIONS)
 
 
 def test_a_model_that_reads_subtitles_reranks_clips_that_have_nothing_else(subtitle_model, processor):
     rows, embeddings = make_set(subtitle_model, processor, "captions")
     arguments = subtitle_model, processor, make_dataset(rows), embeddings
-    found = evaluate_two_stage(*arguments, (5,), rates=(0.0, 0.9), progress=False)
-    pair_by_pair = PairByPair(subtitle_model, processor, rows)
-    for row in found:
-        expected = slow_two_stage(pair_by_pair, embeddings, 5, row["rate"], "absent", OPTIONS)
-        assert {name: row[name] for name in expected} == pytest.approx(expected) and row["num_unread_pairs"] == 0
+    (found,) = evaluate_two_stage(*arguments, (5,), rates=(0.9,), progress=False)
+    expected = slow_two_stage(PairByPair(subtitle_model, processor, rows), embeddings, 5, 0.9, "absent", OPTIONS)
+    assert {name: found[name] for name in expected} == pytest.approx(expected) and found["num_unread_pairs"] == 0
     with pytest.raises(ValueError, match="reads .*subtitle, `policies` must be some of.*'zeros'"):
         evaluate_two_stage(*arguments, policies=POLICIES, progress=False)
 
@@ -224,38 +181,21 @@ def test_the_weight_is_the_smallest_of_the_best_over_directions_and_masks(model,
         found = [slow_two_stage(pair_by_pair, embeddings, 5, rate, "absent", OPTIONS, weight) for rate in (0.9, 0.0)]
         curve.append(sum(metrics[f"{d}_recall_at_1"] for metrics in found for d in DIRECTIONS) / 4)
     assert chosen["grid"] == list(FUSION_WEIGHTS) and chosen["curve"] == pytest.approx(curve)
-    best = max(round(value, 6) for value in curve)
-    weights = [weight for weight, value in zip(FUSION_WEIGHTS, curve, strict=True) if round(value, 6) == best]
-    assert chosen["weight"] == min(weights) > 0 and len(set(curve)) > 1
-    assert [chosen[name] for name in ("depth", "policy", "method", "rates")] == [5, "absent", "scalar", [0.9, 0.0]]
-    flat = stages.choose_weight((0.0, 1e-9, 2e-9))
-    assert flat["weight"] == 0 and len(set(flat["curve"])) == 1
-    masked = TwoStage(model, processor, make_dataset(rows), embeddings, 5, rates=(0.9,), progress=False)
-    assert masked.choose_weight()["curve"] != chosen["curve"] and masked.diagnostic() is None
+    rounded = [round(value, 6) for value in curve]
+    assert chosen["weight"] == FUSION_WEIGHTS[rounded.index(max(rounded))] > 0 and len(set(curve)) > 1
+    assert stages.choose_weight((0.0, 1e-9, 2e-9))["weight"] == 0
 
 
 @pytest.mark.parametrize(("kind", "depth"), [("captions", 2), ("labels", 50)])
 def test_the_diagnostic_compares_every_matched_pair_with_every_hard_one(model, processor, kind, depth):
     rows, embeddings = make_set(model, processor, kind)
     stages = TwoStage(model, processor, make_dataset(rows), embeddings, depth, rates=(0.5, 0.0), progress=False)
-    found = stages.diagnostic()
-    scores = retrieval_scores(embeddings.text_embeds, embeddings.modality_embeds, embeddings.modality_mask, **OPTIONS)
-    pair_by_pair, mask = PairByPair(model, processor, rows), embeddings.modality_mask
-    relevant = set(map(tuple, embeddings.pairs.tolist()))
-    matched, hard = [], []
-    for query, caption in enumerate(embeddings.captions):
-        columns = scores[query].tolist()
-        first = sorted(range(len(columns)), key=lambda c: (-columns[c], (query, c) in relevant, c))[:depth]
-        for clip in range(len(columns)):
-            logit = pair_by_pair(caption, clip, mask[clip].tolist(), "absent")
-            if math.isnan(logit):
-                continue
-            if (query, clip) in relevant:
-                matched.append(logit)
-            elif clip in first:
-                hard.append(logit)
-    wins = sum((a > b) + (a == b) / 2 for a, b in product(matched, hard))
-    assert found["auc"] == pytest.approx(wins / (len(matched) * len(hard)), abs=1e-9)
+    found, mask = stages.diagnostic(), embeddings.modality_mask
+    logits = torch.tensor(slow_logits(PairByPair(model, processor, rows), embeddings, mask), dtype=torch.float64)
+    candidates = first_candidates(first_scores(embeddings, mask, **OPTIONS), embeddings.pairs, depth)
+    kinds = torch.zeros(logits.shape).scatter(1, candidates, 1)  # of pairs: 1 is hard, 2 matched
+    kinds[tuple(embeddings.pairs.T)] = 2
+    hard, matched = (logits[(kinds == kind) & ~logits.isnan()].tolist() for kind in (1, 2))
+    assert found["auc"] == pytest.approx(area_under_curve(matched, hard), abs=1e-9)
     assert (found["num_matched_pairs"], found["num_hard_pairs"]) == (len(matched), len(hard))
-    assert (found["direction"], found["policy"], found["depth"]) == ("text_to_video", "absent", depth)
-    assert 0 < found["auc"] < 1
+    assert (found["policy"], found["depth"]) == ("absent", depth) and 0 < found["auc"] < 1
