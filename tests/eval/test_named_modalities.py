@@ -44,7 +44,8 @@ def slow_protocol(embeddings, mask):
 
 
 @pytest.mark.parametrize("modalities", [("title",), ("audio", "story"), FIVE, EIGHT])
-def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities):
+def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities, monkeypatch):
+    monkeypatch.setattr("scalar_retrieval.eval.protocol.first_stage._CHUNK", 7)
     embeddings, number = made(modalities), len(modalities)
     measured, table = measure_first_stage(embeddings, rates=(0.0, 0.9), query_temperature=TAU)
     assert pathways(modalities) == modalities
