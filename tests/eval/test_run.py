@@ -15,11 +15,10 @@ from scalar_retrieval.eval.benchmarks.registry import load_benchmark, load_split
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
 from scalar_retrieval.eval.embedding.embeddings import Embeddings
 from scalar_retrieval.eval.protocol.first_stage import evaluate_embeddings
-from scalar_retrieval.eval.protocol.second_stage import FUSION_WEIGHTS, TwoStage
+from scalar_retrieval.eval.protocol.second_stage import TwoStage
 from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.gallery.second_stage.matching import POLICIES
 from scalar_retrieval.modeling_scalar import load_model, scores_scalar
-from scalar_retrieval.modeling_scalar.scores_scalar import register_method
 from tests.eval import slow
 from tests.eval.protocol.slow_matching import evaluate_two_stage
 from tests.scores import METHODS
@@ -46,37 +45,34 @@ def whole(data, tiny_model_dir, tmp_path_factory):
 def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model_dir):
     folder, results = whole
     assert json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail) == results
-    assert (results["label"], results["seed"], results["task"]) == ("tiny", None, "retrieval")
-    assert (results["model"], results["benchmark"], results["split"]) == (str(tiny_model_dir), "miniature", "test")
     embeddings = Embeddings.load(folder / "embeddings")
-    expected = evaluate_embeddings(embeddings, query_temperature=0.1)
-    ladder, differences, kinds = (results["retrieval"][name] for name in ("ladder", "differences", "kinds"))
-    assert {"ladder": ladder, "differences": differences, "kinds": kinds} | expected == results["retrieval"]
-    assert set(expected["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(expected["rates"]) == 5
-    assert len(ladder) == 3 and {entry["baseline"] for entry in differences} > {"uniform", "gram"}
-    assert results["gallery"] == embeddings.manifest()
+    expected = {"label": "tiny", "seed": None, "task": "retrieval", "model": str(tiny_model_dir)}
+    expected |= {"benchmark": "miniature", "split": "test", "left_out": [], "problems": []}
+    assert results == results | expected | {"gallery": embeddings.manifest()}
+    measured = evaluate_embeddings(embeddings, query_temperature=0.1)
+    assert results["retrieval"] == results["retrieval"] | measured
+    assert set(measured["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(measured["rates"]) == 5
+    assert len(results["retrieval"]["ladder"]) == 3
+    assert {entry["baseline"] for entry in results["retrieval"]["differences"]} > {"uniform", "gram"}
     assert results["embedded"]["benchmark_description"]["seed"] == 0 and results["embedded"]["training"] is None
     assert results["arguments"]["batch_size"] == 4 and results["arguments"]["root"] == str(data)
-    assert {"source", "date", "versions"} < set(results) and results["left_out"] == results["problems"] == []
-    table = pq.read_table(folder / "queries.parquet").to_pydict()
-    recall = 100 * table["rank_scalar"].count(1) / 14
-    assert recall == pytest.approx(expected["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_1"])
-    assert table["caption"] == embeddings.captions
+    assert {"source", "date", "versions"} < set(results)
 
 
 def test_recall_is_measured_by_kind_of_caption(whole, data):
     folder, results = whole
     table, rows = pq.read_table(folder / "queries.parquet").to_pydict(), load_benchmark("miniature", data)
     assert (table["caption"], table["kind"]) == (rows["caption"][:], rows["kind"][:])
-    kinds = results["retrieval"]["kinds"]
-    assert [entry["kind"] for entry in kinds] == sorted(set(table["kind"])) and len(kinds) > 1
-    for entry in kinds:
-        mine = [place for place, kind in enumerate(table["kind"]) if kind == entry["kind"]]
-        assert entry["num_queries"] == len(mine)
+    entries = results["retrieval"]["kinds"]
+    whole = results["retrieval"]["rates"][0]["methods"]["scalar"]["text_to_video_recall_at_1"]
+    assert 100 * table["rank_scalar"].count(1) / 14 == pytest.approx(whole)
+    assert [entry["kind"] for entry in entries] == sorted(set(table["kind"])) and len(entries) > 1
+    for entry in entries:
+        mine = np.array(table["kind"]) == entry["kind"]
+        assert entry["num_queries"] == mine.sum()
         for method, recall in entry["text_to_video_recall_at_1"].items():
-            hits = [table[f"rank_{method}"][place] == 1 for place in mine]
-            assert recall == pytest.approx(100 * np.mean(hits))
-    assert "kinds" not in results["embedded"]
+            hits = np.array(table[f"rank_{method}"])[mine] == 1
+            assert recall == pytest.approx(100 * hits.mean())
 
 
 def test_embeddings_give_the_same_first_stage_and_with_the_model_the_second_too(
@@ -95,42 +91,24 @@ def test_embeddings_give_the_same_first_stage_and_with_the_model_the_second_too(
     assert again["two_stage"] == [pytest.approx(entry) for entry in expected]
 
 
-@pytest.fixture(scope="module")
-def fused(whole, data, tiny_model_dir, tmp_path_factory):
-    """The second stage by both rules at two depths, the weight chosen on the clips to train on."""
-    folder, _ = whole
-    return evaluate(
-        tiny_model_dir,
-        "miniature",
-        data,
-        embeddings=folder / "embeddings",
-        output=tmp_path_factory.mktemp("fused"),
-        rates=(0.0, 0.9),
-        depths=(2, 5),
-        fusion_split="train",
-        progress=False,
-    )
-
-
-def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(fused, whole, data, tiny_model_dir):
+def test_the_weight_of_the_fusion_is_chosen_on_the_other_split(whole, data, tiny_model_dir):
+    """The second stage by both rules at two depths."""
+    options = {"rates": (0.0, 0.9), "progress": False}
+    store, split = whole[0] / "embeddings", {"depths": (2, 5), "fusion_split": "train"}
+    fused = evaluate(tiny_model_dir, "miniature", data, embeddings=store, **split, **options)
     model, processor = load_model(tiny_model_dir)
-    options, chosen = {"rates": (0.0, 0.9), "progress": False}, {}
+    chosen = {}
     for split in ("train", "test"):
         dataset = load_benchmark("miniature", data, split)
         embeddings = embed_dataset(model, processor, dataset, progress=False)
         chosen[split] = TwoStage(model, processor, dataset, embeddings, 5, **options).choose_weight()
     assert fused["two_stage_fusion"] == {"split": "train", "num_clips": 3} | chosen["train"]
     assert chosen["train"]["curve"] != chosen["test"]["curve"]  # or this would hold for a choice on the test split
-    assert fused["two_stage_fusion"]["grid"] == list(FUSION_WEIGHTS) == chosen["test"]["grid"]
 
-    dataset, embeddings = load_benchmark("miniature", data), Embeddings.load(whole[0] / "embeddings")
-    options["policies"] = POLICIES
     weight = chosen["train"]["weight"]
-    expected = evaluate_two_stage(model, processor, dataset, embeddings, (2, 5), weight, **options)
+    stages = model, processor, dataset, Embeddings.load(store)
+    expected = evaluate_two_stage(*stages, (2, 5), weight, policies=POLICIES, **options)
     assert fused["two_stage"] == [pytest.approx(entry) for entry in expected]
-    assert {(entry["rule"], entry["depth"]) for entry in expected} == {
-        (r, d) for r in ("match", "fused") for d in (2, 5)
-    }
 
 
 def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, monkeypatch):
@@ -140,76 +118,56 @@ def test_splits_that_share_clips_are_no_choice(data, tiny_model_dir, tmp_path, m
         evaluate(tiny_model_dir, "miniature", data, output=tmp_path, fusion_split="train")
 
 
-def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path):
-    learned = {"hyperbolic_mix": 0.25, "curvature": 2.0}
-    metadata = {"score_options": {"method": "hypergram", "query_temperature": 0.3} | learned}
-    make_embeddings(metadata=metadata).save(tmp_path / "store")
-    results = evaluate(embeddings=tmp_path / "store", output=tmp_path / "out", methods=["uniform"], rates=[0.0])
-    assert results["score"] == {"method": "hypergram", "query_temperature": 0.3} | learned
+@pytest.mark.parametrize("temperature", [0.3, "inf"])
+def test_the_models_own_score_is_measured_with_what_it_learned(tmp_path, temperature):
+    score = {"method": "hypergram", "query_temperature": temperature, "hyperbolic_mix": 0.25, "curvature": 2.0}
+    make_embeddings(metadata={"score_options": score}).save(tmp_path / "store")
+    out, methods = tmp_path / "out", ["uniform", "scalar"]
+    results = evaluate(embeddings=tmp_path / "store", output=out, methods=methods, rates=[0.0])
+    assert json.loads((out / "results.json").read_text(), parse_constant=pytest.fail)["score"] == score
     metrics = results["retrieval"]["rates"][0]["methods"]
-    assert list(metrics) == ["hypergram", "uniform", "video", "audio", "subtitle"]
+    assert list(metrics) == ["hypergram", "uniform", "scalar", "video", "audio", "subtitle"]
+    learned = {"hyperbolic_mix": 0.25, "curvature": 2.0}
     expected = evaluate_embeddings(make_embeddings(), ("hypergram",), (0.0,), **learned)
     assert metrics["hypergram"] == expected["rates"][0]["methods"]["hypergram"]
+    assert (metrics["scalar"] == metrics["uniform"]) == (temperature == "inf")
     assert results["label"] == "store" and results["problems"] == ["clip3: audio is broken"]
-
-
-def test_an_infinite_temperature_survives_the_files(tmp_path):
-    make_embeddings(metadata={"score_options": {"method": "scalar", "query_temperature": "inf"}}).save(
-        tmp_path / "store"
-    )
-    results = evaluate(embeddings=tmp_path / "store", output=tmp_path / "out", methods=["uniform"], rates=[0.0])
-    metrics = results["retrieval"]["rates"][0]["methods"]
-    assert metrics["scalar"] == metrics["uniform"]
-    content = json.loads((tmp_path / "out" / "results.json").read_text(), parse_constant=pytest.fail)
-    assert content["score"]["query_temperature"] == "inf"
 
 
 def test_a_run_follows_the_protocol_and_names_what_is_left_out(data, tiny_model_dir, tmp_path, monkeypatch):
     whole = load_split("miniature_classes", data)
     split = Split(whole.dataset, ["gone"], whole.task, {"num_frames": 1})
     monkeypatch.setattr("scalar_retrieval.eval.source.load_split", lambda *arguments, **options: split)
-    options = {"rates": (0,), "depths": (), "progress": False}
-    results = evaluate(tiny_model_dir, "miniature_classes", data, output=tmp_path / "out", **options)
+    options = {"output": tmp_path, "rates": (0,), "depths": (), "progress": False}
+    results = evaluate(tiny_model_dir, "miniature_classes", data, **options)
     assert results["left_out"] == ["gone"] and results["embedded"]["processing"] == {"num_frames": 1}
     assert results["task"] == "classification" and results["retrieval"]["num_queries"] < len(whole.dataset)
     model, processor = load_model(tiny_model_dir)
-    expected = embed_dataset(
-        model, configure_processor(processor, {"num_frames": 1}), whole.dataset, task=whole.task, progress=False
-    )
-    embeddings = Embeddings.load(tmp_path / "out" / "embeddings")
-    assert torch.allclose(embeddings.modality_embeds, expected.modality_embeds, atol=1e-6)
+    processor = configure_processor(processor, {"num_frames": 1})
+    expected = embed_dataset(model, processor, whole.dataset, task=whole.task, progress=False)
+    embeddings = Embeddings.load(tmp_path / "embeddings")
+    torch.testing.assert_close(embeddings.modality_embeds, expected.modality_embeds, atol=1e-6, rtol=0)
 
 
-def test_a_score_of_ones_own_gets_a_column_in_every_table(tmp_path, monkeypatch):
+def test_the_command_puts_any_modalities_and_a_score_of_ones_own_into_every_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_scores.py").write_text(
         "from scalar_retrieval.modeling_scalar.scores_scalar import register_method\n\n\n"
         '@register_method("my_product")\ndef my_product(pairs):\n    return pairs.similarities.prod(0)\n'
     )
-    make_embeddings().save(tmp_path / "store")
-    command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    names, out = ("video", "title", "audio", "speech", "screen"), tmp_path / "out"
+    slow.make_embeddings(12, 1, names, dim=8).save(tmp_path / "store")
+    command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(out), "--plugin", "my_scores"]
     try:
-        done = CliRunner().invoke(app, [*command, "--plugin", "my_scores"])
+        done = CliRunner().invoke(app, [*command, "--rate", "0", "--rate", "0.25"])
     finally:
         scores_scalar.METHODS.pop("my_product", None)
     assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert all("my_product" in entry["methods"] for entry in results["retrieval"]["rates"])
-    assert "my_product" in done.output and "my_product" in (tmp_path / "out" / "report" / "tables.md").read_text()
-    assert "my_product" in results["retrieval"]["ladder"][0]["text_to_video_recall_at_1"]
-    register_method("my_product")  # the name is free again
-
-
-def test_command_prints_the_table_of_any_modalities_and_repeats_rates(tmp_path):
-    names = ("video", "title", "audio", "speech", "screen")
-    slow.make_embeddings(12, 1, names, dim=8).save(tmp_path / "store")
-    command = ["run", "--embeddings", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, [*command, "--rate", "0", "--rate", "0.25", "--method", "gram"])
-    assert done.exit_code == 0, done.output
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [entry["rate"] for entry in results["retrieval"]["rates"]] == [0.0, 0.25]
-    assert list(results["retrieval"]["rates"][0]["aggregation_gain"]) == ["scalar", "gram"]
-    assert done.stdout.startswith((tmp_path / "out" / "report" / "tables.md").read_text().split("\n![")[0].rstrip())
-    assert all(f"| {name} " in done.stdout for name in names)  # their rows among the scores
-    table = pq.read_table(tmp_path / "out" / "queries.parquet")
+    retrieval = json.loads((out / "results.json").read_text())["retrieval"]
+    assert [entry["rate"] for entry in retrieval["rates"]] == [0.0, 0.25]
+    assert all("my_product" in entry["methods"] for entry in retrieval["rates"])
+    assert "my_product" in retrieval["ladder"][0]["text_to_video_recall_at_1"]
+    assert done.stdout.startswith((out / "report" / "tables.md").read_text().split("\n![")[0].rstrip())
+    assert all(f"| {name} " in done.stdout for name in (*names, "my_product"))  # their rows among the scores
+    table = pq.read_table(out / "queries.parquet")
     assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in names]

@@ -33,22 +33,20 @@ def test_the_report_holds_every_table_in_three_forms_with_its_protocol(results, 
     for table in tables:
         assert f"## {table.title}\n\n{table.markdown()}\n\n{table.note}" in text and table.latex() in tex
         levels = list(range(table.numbers.index.nlevels))
-        written = pd.read_csv(tmp_path / "report" / f"{table.name}.csv", index_col=levels, keep_default_na=True)
+        written = pd.read_csv(tmp_path / "report" / f"{table.name}.csv", index_col=levels)
         assert written.to_numpy() == pytest.approx(table.numbers.to_numpy(), nan_ok=True)
     assert (tmp_path / "report" / "gain_vs_masking.png").stat().st_size > 10_000
 
 
 def test_the_latex_is_balanced_and_its_rows_have_the_columns_they_declare(results, tmp_path):
     write_report(results, tmp_path)
-    tex = (tmp_path / "tables.tex").read_text()
-    tex = re.sub(r"(?m)^%.*$", "", tex)
-    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 5
-    plain = re.sub(r"\\[&%$#_{}]", "", tex)
-    assert plain.count("{") == plain.count("}") and plain.count("$") % 2 == 0 and plain.isascii()
-    for body in re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", tex, re.DOTALL):
-        columns = len(re.match(r"\{([lr]+)\}", body)[1])
+    tex = re.sub(r"(?m)^%.*$|\\[&%$#_{}]", "", (tmp_path / "tables.tex").read_text())
+    assert tex.count("{") == tex.count("}") and tex.count("$") % 2 == 0 and tex.isascii()
+    bodies = re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", tex, re.DOTALL)
+    assert len(bodies) == 5
+    for columns, body in bodies:
         for line in re.findall(r"^(.*) \\\\$", body, re.MULTILINE):
-            assert len(re.findall(r"(?<!\\)&", line)) + 1 == columns
+            assert line.count("&") + 1 == len(columns)
 
 
 def test_a_run_with_the_least_there_can_be_is_reported(tmp_path):
@@ -80,12 +78,10 @@ def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
 
 def test_a_report_tells_what_a_reader_must_know_of_the_clips(tmp_path):
     run = make_run("scalar", left_out=["clip9"], problems=["clip3: audio is broken"], trained_on=1200)
-    text = write_report({tmp_path / "results.json": run}, tmp_path / "report")
-    lines = text.splitlines()
+    lines = write_report({tmp_path / "results.json": run}, tmp_path / "report").splitlines()
     assert lines[0] == "# miniature test: scalar, seed 50"
-    assert "The model was trained on 1,200 of the 900 clips: this is not a test." in text
-    assert "- clip9" in lines and "- clip3: audio is broken" in lines
-    assert all(len(line) < 160 for line in lines if line.startswith("| SCALAR"))
+    assert {"- clip9", "- clip3: audio is broken"} < set(lines)
+    assert any("The model was trained on 1,200 of the 900 clips: this is not a test." in line for line in lines)
 
 
 def test_the_command_prints_what_it_writes(tmp_path):
