@@ -65,15 +65,13 @@ def slow_metrics(ranks, rows):
     for rank, row in zip(ranks, rows, strict=True):
         by_query.setdefault(int(row), []).append(int(rank))
     lists = [sorted(values) for values in by_query.values()]
-    first = [values[0] for values in lists]
-    precision = [sum((i + 1) / r for i, r in enumerate(values)) / len(values) for values in lists]
-    gain = [
-        sum(1 / math.log2(1 + r) for r in values if r <= 10)
-        / sum(1 / math.log2(1 + i) for i in range(1, min(len(values), 10) + 1))
-        for values in lists
-    ]
+    first, precision, gain = [values[0] for values in lists], [], []
+    for values in lists:
+        precision.append(np.mean([place / rank for place, rank in enumerate(values, start=1)]))
+        best = sum(1 / math.log2(1 + rank) for rank in range(1, min(len(values), 10) + 1))
+        gain.append(sum(1 / math.log2(1 + rank) for rank in values if rank <= 10) / best)
     return {
-        **{f"recall_at_{k}": 100 * np.mean([r <= k for r in first]) for k in (1, 5, 10)},
+        **{f"recall_at_{k}": 100 * np.mean([rank <= k for rank in first]) for k in (1, 5, 10)},
         "mean_average_precision": 100 * np.mean(precision),
         "ndcg_at_10": 100 * np.mean(gain),
         "median_rank": np.median(first),

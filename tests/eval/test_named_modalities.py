@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,9 +13,7 @@ from scalar_retrieval.eval.protocol.first_stage import (
     evaluate_embeddings,
     measurable_methods,
     measure_first_stage,
-    pathways,
 )
-from scalar_retrieval.eval.protocol.missing import ladder
 from scalar_retrieval.eval.run import evaluate
 from scalar_retrieval.modeling_scalar.configuration_joint_scalar import ScalarJointConfig
 from tests.eval.slow import make_embeddings, slow_mask
@@ -33,54 +30,45 @@ def made(modalities=FIVE, clips=CLIPS, **changes):
     return make_embeddings(clips, modalities=modalities, **{"metadata": {"query_temperature": TAU}} | changes)
 
 
-def slow_protocol(embeddings, mask):
-    """Recall of SCALAR and of each modality, and the weights at the clip that a query describes, for one mask."""
-    texts, vectors, mask = embeddings.text_embeds.double(), embeddings.modality_embeds.double(), torch.tensor(mask)
-    scores, weights = loop(texts, vectors, mask, TAU)
-    cosines = torch.einsum("qd,vmd->mqv", texts, vectors).masked_fill(~mask.T[:, None], -torch.inf)
-    every, own = torch.cat([scores[None], cosines]), torch.arange(len(texts)) % len(vectors)
-    hits = (every >= every[:, torch.arange(len(texts)), own, None]).sum(-1) == 1
-    return 100 * hits.double().mean(1).numpy(), weights[torch.arange(len(texts)), own].numpy()
-
-
 @pytest.mark.parametrize("modalities", [("title",), ("audio", "story"), FIVE, EIGHT])
 def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.eval.protocol.first_stage._CHUNK", 7)
-    embeddings, number = made(modalities), len(modalities)
+    embeddings = made(modalities)
     measured, table = measure_first_stage(embeddings, rates=(0.0, 0.9), query_temperature=TAU)
-    assert pathways(modalities) == modalities
+    clips = dict(zip(embeddings.clip_ids, embeddings.modality_mask.tolist(), strict=True))
+    vectors = embeddings.text_embeds.double(), embeddings.modality_embeds.double()
+    own = tuple(embeddings.pairs.T)
     for entry in measured["rates"]:
-        mask = [
-            slow_mask(name, present, entry["rate"])
-            for name, present in zip(embeddings.clip_ids, embeddings.modality_mask.tolist(), strict=True)
-        ]
-        recalls, weights = slow_protocol(embeddings, mask)
-        found = [entry["methods"][name]["text_to_video_recall_at_1"] for name in ("scalar", *modalities)]
-        assert found == pytest.approx(recalls.tolist())
-        best = entry["best_pathway"]
-        assert best["text_to_video_recall_at_1"] == pytest.approx(recalls[1:].max()) and best["method"] in modalities
-        assert entry["aggregation_gain"]["scalar"] == pytest.approx(recalls[0] - recalls[1:].max())
-        assert not set(entry["aggregation_gain"]) & set(modalities)
-        assert entry["presence"] == dict(zip(modalities, np.sum(mask, axis=0).tolist(), strict=True))
-        assert list(entry["mean_weight"]) == list(entry["decided"]) == list(modalities)
-        assert list(entry["mean_weight"].values()) == pytest.approx(weights.mean(axis=0).tolist(), abs=1e-5)
-        decided = np.bincount(weights.argmax(axis=1), minlength=number).tolist()
-        assert list(entry["decided"].values()) == decided and (number == 1 or sorted(decided)[-2] > 0)
-        assert entry["methods"]["scalar"]["num_unscorable_clips"] == 0
+        mask = torch.tensor([slow_mask(name, present, entry["rate"]) for name, present in clips.items()])
+        weights = loop(*vectors, mask, TAU)[1][own]
+        decided = weights.argmax(1)
+        assert entry["presence"] == dict(zip(modalities, mask.sum(0).tolist(), strict=True))
+        means = dict(zip(modalities, weights.mean(0).tolist(), strict=True))
+        assert entry["mean_weight"] == pytest.approx(means, abs=1e-5)
+        counts = decided.bincount(minlength=len(modalities)).tolist()
+        assert (
+            entry["decided"] == dict(zip(modalities, counts, strict=True))
+            and counts.count(0) < len(counts) - 1
+            or (len(modalities) == 1)
+        )
         if entry["rate"] == 0:
-            shown = [[table[f"weight_{name}"][row] for name in modalities] for row in range(2 * CLIPS)]
-            assert np.allclose(shown, weights, atol=1e-5)
-            assert table["decided"] == [modalities[place] for place in weights.argmax(axis=1)]
-    assert (np.array(mask) != embeddings.modality_mask.numpy()).any() or number == 1
-    sets = [tuple(step["modalities"]) for step in measured["ladder"]]
-    assert sets == ladder(modalities) == [modalities[: count + 1] for count in range(number)]
-    for count, step in enumerate(measured["ladder"]):
-        left = [
-            [here and place <= count for place, here in enumerate(row)] for row in embeddings.modality_mask.tolist()
-        ]
-        assert step["num_unscorable_clips"] == sum(not any(row) for row in left)
-        recalls, _ = slow_protocol(embeddings, left)
-        assert step["text_to_video_recall_at_1"]["scalar"] == pytest.approx(recalls[0])
+            shown = torch.tensor([table[f"weight_{name}"] for name in modalities]).T
+            torch.testing.assert_close(shown.double(), weights.double(), atol=1e-5, rtol=0)
+            assert table["decided"] == [modalities[place] for place in decided]
+        recalls = {name: metrics["text_to_video_recall_at_1"] for name, metrics in entry["methods"].items()}
+        best = max(modalities, key=recalls.get)
+        assert entry["best_pathway"] == {"method": best, "text_to_video_recall_at_1": recalls[best]}
+        gains = {name: recall - recalls[best] for name, recall in recalls.items() if name not in modalities}
+        assert entry["aggregation_gain"] == pytest.approx(gains)
+    assert (mask != embeddings.modality_mask).any() or len(modalities) == 1
+    for count, step in enumerate(measured["ladder"], start=1):
+        left = embeddings.modality_mask & (torch.arange(len(modalities)) < count)
+        scores = loop(*vectors, left, TAU)[0]
+        hits = (scores >= scores[own][:, None]).sum(1) == 1
+        assert tuple(step["modalities"]) == modalities[:count]
+        assert step["num_unscorable_clips"] == (~left.any(1)).sum()
+        assert step["text_to_video_recall_at_1"]["scalar"] == pytest.approx(100 * hits.double().mean().item())
+    assert count == len(modalities)
 
 
 # Scores --------------------------------------------------------------------------------------------------------------

@@ -30,12 +30,9 @@ def test_the_published_table_names_clips_by_their_start(tmp_path):
     assert loaded.dataset["video_id"][:] == ["---g-f_I2yQ_000001", "--56QUhyDQM_000185", "-0jeONf82dE_000021"]
     assert loaded.dataset["caption"][:] == ["people marching", "playing tennis, hitting a ball", "people marching"]
     assert loaded.dataset["video_path"][1] == str(root / "videos" / "--56QUhyDQM_000185.mkv")
-    assert loaded.dataset["subtitle"][:] == [None] * 3
-
-
-def test_the_train_split_is_its_own(tmp_path):
-    root = make(tmp_path, "--0PQM4-hqg_000030.mp4")
-    assert load_split("vggsound", root, "train").dataset["caption"][:] == ["waterfall burbling, loud"]
+    make(tmp_path / "train", "--0PQM4-hqg_000030.mp4")
+    train = load_split("vggsound", tmp_path / "train", "train")
+    assert train.dataset["caption"][:] == ["waterfall burbling, loud"]
 
 
 @pytest.mark.parametrize("key", ["label", "desc", "caption"])
@@ -53,7 +50,7 @@ def test_a_clip_with_two_labels_is_refused(tmp_path):
         load_split("vggsound", root)
 
 
-@pytest.mark.parametrize("row", ["x,1,label", "x,one,label,test", "x,1, ,test", "x,1,label,val", "x,1,a, b,test"])
+@pytest.mark.parametrize("row", ["x,1,label", "x,one,label,test", "x,1, ,test", "x,1,label,val"])
 def test_a_malformed_row_is_named(tmp_path, row):
     root = make(tmp_path, content=ROWS + row + "\n")
     with pytest.raises(ValueError, match=r"Row 5 of .*vggsound\.csv must be a YouTube id.*got \['x'"):

@@ -11,10 +11,11 @@ import pytest
 import torch
 import yaml
 
-from scalar_retrieval.eval.metrics.retrieval.ranking import first_ranks, relevant_ranks, retrieval_metrics
+from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from tests.eval.slow import slow_metrics, slow_ranks
 
 METRICS = Path(__file__).resolve().parents[3] / "eval" / "metrics"
+NAMES = ("retrieval", "aggregation_gain")
 SHAPES = [(20, 1), (30, 2), (25, 49), (40, 13)]
 
 
@@ -29,9 +30,11 @@ def random_case(queries, candidates, levels, share=0.3, seed=0):
     return scores, relevant, pairs[torch.randperm(len(pairs), generator=generator)]
 
 
-@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+@pytest.mark.parametrize(("levels", "block"), [(1, None), (2, 1), (5, 30), (1000, None)])
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
-def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
+def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels, block, monkeypatch):
+    if block is not None:
+        monkeypatch.setattr("scalar_retrieval.eval.metrics.retrieval.ranking._BLOCK_ELEMENTS", block)
     scores, relevant, pairs = random_case(queries, candidates, levels)
     ranks = relevant_ranks(scores, pairs)
     assert torch.equal(ranks, slow_ranks(scores, pairs))
@@ -42,19 +45,6 @@ def test_ranks_and_metrics_agree_with_slow_loops(queries, candidates, levels):
 
 def test_no_queries_have_no_ranks():
     assert relevant_ranks(torch.zeros(0, 4), torch.zeros(0, 2, dtype=torch.long)).tolist() == []
-
-
-def test_results_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    scores, _, pairs = random_case(40, 13, 5)
-    expected = slow_ranks(scores, pairs)
-    for elements in (1, 30, 10**9):
-        monkeypatch.setattr("scalar_retrieval.eval.metrics.retrieval.ranking._BLOCK_ELEMENTS", elements)
-        assert torch.equal(relevant_ranks(scores, pairs), expected)
-
-
-def test_first_ranks_are_in_the_order_of_the_queries():
-    ranks, rows = torch.tensor([4, 2, 9, 3]), torch.tensor([7, 3, 3, 7])
-    assert first_ranks(ranks, rows).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +66,7 @@ def copied(tmp_path_factory):
     """The folders as they would be pushed, away from this project."""
     target = tmp_path_factory.mktemp("elsewhere") / "eval" / "metrics"
     target.mkdir(parents=True)
-    for name in ("retrieval", "aggregation_gain"):
+    for name in NAMES:
         shutil.copytree(METRICS / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
     return target.parents[1]
 
@@ -85,11 +75,8 @@ def copied(tmp_path_factory):
 def modules(tmp_path_factory, copied):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluate.config, "HF_MODULES_CACHE", tmp_path_factory.mktemp("modules"))
-        folders = {name: copied / "eval" / "metrics" / name for name in ("retrieval", "aggregation_gain")}
-        cache = str(tmp_path_factory.mktemp("cache"))
-        yield {
-            name: evaluate.load(str(folder), cache_dir=cache, keep_in_memory=True) for name, folder in folders.items()
-        }
+        options = {"cache_dir": str(tmp_path_factory.mktemp("cache")), "keep_in_memory": True}
+        yield {name: evaluate.load(str(copied / "eval" / "metrics" / name), **options) for name in NAMES}
 
 
 def card_examples(name):
@@ -107,7 +94,7 @@ print(doctest.testfile(sys.argv[1], module_relative=False))
 
 @pytest.mark.e2e
 def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(commands, tmp_path, copied):
-    examples = "\n".join(map(card_examples, ("retrieval", "aggregation_gain")))
+    examples = "\n".join(map(card_examples, NAMES))
     count = len(doctest.DocTestParser().get_examples(examples))
     assert count > 10
     (tmp_path / "cards.txt").write_text(examples, encoding="utf-8")
@@ -117,11 +104,11 @@ def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(commands, 
     assert f"failed=0, attempted={count})" in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("name", ["retrieval", "aggregation_gain"])
+@pytest.mark.parametrize("name", NAMES)
 def test_folders_hold_what_their_spaces_need(name):
     folder = METRICS / name
     header = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
-    assert header["sdk"] == "gradio" and header["tags"] == ["evaluate", "metric"]
+    assert header["sdk"] == "gradio"
     ((script, inputs),) = json.loads((folder / "example.json").read_text(encoding="utf-8")).items()
     assert script == f"{name}.py" and list(inputs)[:2] == ["predictions", "references"]
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
@@ -132,16 +119,25 @@ def test_folders_hold_what_their_spaces_need(name):
 
 
 @pytest.mark.parametrize(("queries", "candidates"), SHAPES)
-def test_retrieval_module_equals_the_functions(modules, queries, candidates):
+def test_modules_equal_the_functions(modules, queries, candidates):
     scores, relevant, pairs = random_case(queries, candidates, 4)
     references = [row.nonzero().flatten().tolist() for row in relevant]
     expected = retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])
     assert modules["retrieval"].compute(predictions=scores, references=references) == pytest.approx(expected)
     for start in range(0, queries, 8):
-        modules["retrieval"].add_batch(
-            predictions=scores[start : start + 8].numpy(), references=references[start : start + 8]
-        )
+        batch = slice(start, start + 8)
+        modules["retrieval"].add_batch(predictions=scores[batch].numpy(), references=references[batch])
     assert modules["retrieval"].compute() == pytest.approx(expected)
+
+    pathways = {name: random_case(queries, candidates, 4, seed=seed)[0] for seed, name in enumerate("abc", start=1)}
+    recalls = {}
+    for name, found in pathways.items():
+        recalls[name] = retrieval_metrics(relevant_ranks(found, pairs), pairs[:, 0])["recall_at_1"]
+    best = max(pathways, key=recalls.__getitem__)  # of equals the first
+    result = modules["aggregation_gain"].compute(predictions=scores, references=references, pathways=pathways)
+    joint = expected["recall_at_1"]
+    assert result.pop("best_pathway") == best
+    assert list(result.values()) == pytest.approx([joint - recalls[best], joint, recalls[best]])
 
 
 def test_retrieval_module_keeps_scores_apart_that_single_precision_merges(modules):
@@ -149,31 +145,9 @@ def test_retrieval_module_keeps_scores_apart_that_single_precision_merges(module
     assert metrics["recall_at_1"] == 100
 
 
-@pytest.mark.parametrize(("queries", "candidates"), SHAPES)
-def test_aggregation_gain_has_the_tie_rule_of_the_functions(modules, queries, candidates):
-    joint, relevant, pairs = random_case(queries, candidates, 4, share=0.1)
-    pathways = {name: random_case(queries, candidates, 4, seed=seed)[0] for seed, name in enumerate("abc", start=1)}
-    recalls = {
-        name: retrieval_metrics(relevant_ranks(scores, pairs), pairs[:, 0])["recall_at_1"]
-        for name, scores in ({"joint": joint} | pathways).items()
-    }
-    result = modules["aggregation_gain"].compute(
-        predictions=joint, references=[row.nonzero().flatten().tolist() for row in relevant], pathways=pathways
-    )
-    best = max(pathways, key=recalls.__getitem__)
-    assert result == {
-        "aggregation_gain": pytest.approx(recalls["joint"] - recalls[best]),
-        "joint_recall_at_1": pytest.approx(recalls["joint"]),
-        "best_pathway": best,
-        "best_pathway_recall_at_1": pytest.approx(recalls[best]),
-    }
-
-
 def test_of_equally_strong_pathways_the_first_is_named(modules):
-    scores = np.eye(3)
     for names in (("video", "audio"), ("audio", "video")):
         result = modules["aggregation_gain"].compute(
-            predictions=np.zeros((3, 3)), references=[0, 1, 2], pathways=dict.fromkeys(names, scores)
+            predictions=np.zeros((3, 3)), references=[0, 1, 2], pathways=dict.fromkeys(names, np.eye(3))
         )
         assert result["best_pathway"] == names[0]
-        assert result["aggregation_gain"] == -100
