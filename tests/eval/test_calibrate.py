@@ -65,6 +65,20 @@ def ids_of_queries(embeddings):
     return [name.replace("query", "clip") for name in embeddings.query_ids]
 
 
+def check_least_score(gallery, report, embeddings):
+    """Of the queries it was fitted to so many are reported as unmatched, and without their clips many."""
+    least = gallery.least_score["score"]
+    assert least == report["least_score"]["score"] and report["least_score_is_certain"]
+    found = gallery.search(embeddings.text_embeds, k=2)
+    doubtful = [hits[0].score < least for hits in found]
+    assert doubtful == [hits.matches_well is False for hits in found]
+    assert sum(doubtful) == 2  # floor(0.05 * 61) - 1
+    others = [
+        hits[hits[0].clip_id == clip].score for hits, clip in zip(found, ids_of_queries(embeddings), strict=True)
+    ]
+    assert sum(score < least for score in others) > 20
+
+
 def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     config, metadata = json.loads((place / "model" / "config.json").read_text()), Gallery.open("gallery").metadata
     arguments = ["--embeddings", "gallery", "--output", "out", "--scale-offset", "--write", "--model", "model"]
@@ -79,19 +93,25 @@ def test_a_gain_is_written_into_the_model_and_the_gallery(place):
     assert json.loads((place / "model" / "config.json").read_text()) == config | fitted
     # the gallery: how it is scored, and that it still belongs to the model
     gallery, embeddings = Gallery.open("gallery"), Embeddings.load("gallery")
-    assert (
-        gallery.metadata["note"] == "kept"
-        and {"query_temperature": gallery.query_temperature} | (gallery.calibration) == fitted
-    )
-    assert gallery.fingerprint == identify("model").fingerprint != metadata["fingerprint"]
+    assert gallery.metadata["note"] == "kept" and gallery.fingerprint == identify("model").fingerprint
+    assert gallery.fingerprint != metadata["fingerprint"]
+    assert {"query_temperature": gallery.query_temperature} | gallery.calibration == fitted
     right = []
     for numbers in ({}, {"query_temperature": 0.1, "modality_scale": [1, 1, 1], "modality_offset": [0, 0, 0]}):
         hits = gallery.search(embeddings.text_embeds, k=1, **numbers)
         right.append(sum(hit.clip_id == name for (hit,), name in zip(hits, ids_of_queries(embeddings), strict=True)))
     assert right[0] > right[1] + 5
+    check_least_score(gallery, report, embeddings)
     # once more: from there, there is nothing to gain
     assert run(*arguments).endswith("keep your current settings.\nWritten to gallery.\n")
     assert Gallery.open("gallery").metadata == gallery.metadata  # the same one
+    # and what is too low a score is no longer known where the weights are fitted anew
+    with GalleryWriter("gallery") as writer:
+        writer.metadata = writer.metadata | {"score_options": {"query_temperature": 0.3}}
+        writer.commit()
+    assert Gallery.open("gallery").least_score is None
+    (hits, *_) = Gallery.open("gallery").search(embeddings.text_embeds, k=1)
+    assert hits.matches_well is None
 
 
 def test_what_is_no_gain_is_not_written(place):
@@ -102,36 +122,16 @@ def test_what_is_no_gain_is_not_written(place):
     assert Gallery.open("even").metadata == metadata
 
 
-@pytest.mark.parametrize("name", ["gallery", "even"])
-def test_what_is_too_low_a_score_is_kept_of_the_scores_that_the_gallery_is_searched_with(place, name):
-    """Also where nothing else is: those that it had then; else those that are written with it."""
+def test_where_nothing_is_gained_too_low_a_score_is_kept_of_the_numbers_that_there_were(place):
     write_embeddings("even", {"model": "model", "query_temperature": 0.05}, gap=0)
-    arguments = ["--embeddings", name, "--output", "out", *(["--scale-offset"] if name == "gallery" else [])]
-    before = Gallery.open(name).metadata
-    run(*arguments)
-    assert Gallery.open(name).metadata == before
-    assert ("keep your current settings" in run(*arguments, "--write")) == (name == "even")
-    report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open(name)
-    assert report["written"] == [name] and report["least_score_is_certain"]
-    reported, embeddings = gallery.least_score, Embeddings.load(name)
-    assert reported["score"] == report["least_score"]["score"] and reported["num_clips"] == 60
-    assert name == "gallery" or gallery.metadata == before | {"least_score": reported}
-    # so that of the queries it was fitted to so many are reported as unmatched, and without their clips many
-    found = gallery.search(embeddings.text_embeds, k=2)
-    doubtful = [hits[0].score < reported["score"] for hits in found]
-    assert doubtful == [hits.matches_well is False for hits in found]
-    assert sum(doubtful) == 2  # floor(0.05 * 61) - 1
-    others = [
-        hits[hits[0].clip_id == clip].score for hits, clip in zip(found, ids_of_queries(embeddings), strict=True)
-    ]
-    assert sum(score < reported["score"] for score in others) > 20
-    # and no longer where the weights are fitted anew
-    with GalleryWriter(name) as writer:
-        options = gallery.metadata.get("score_options", {}) | {"query_temperature": 0.3}
-        writer.metadata = writer.metadata | {"score_options": options}
-        writer.commit()
-    assert Gallery.open(name).least_score is None
-    assert all(hits.matches_well is None for hits in Gallery.open(name).search(embeddings.text_embeds, k=1))
+    before = Gallery.open("even").metadata
+    command = ["--embeddings", "even", "--output", "out"]
+    run(*command)
+    assert Gallery.open("even").metadata == before
+    assert "keep your current settings" in run(*command, "--write")
+    report, gallery = json.loads((place / "out" / "calibration.json").read_text()), Gallery.open("even")
+    assert report["written"] == ["even"] and gallery.metadata == before | {"least_score": gallery.least_score}
+    check_least_score(gallery, report, Embeddings.load("even"))
 
 
 def test_what_cannot_be_written_to_is_reported_before_anything_is_read(place):
@@ -217,25 +217,23 @@ def test_a_gallery_that_is_being_written_leaves_the_model_as_it_is(place, monkey
     assert (place / "model" / "config.json").read_bytes() != before
 
 
-def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place, encoder):
+@pytest.mark.parametrize("fitted", [{"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}, {}])
+def test_a_gallery_is_evaluated_with_the_weights_that_it_is_searched_with(place, encoder, fitted):
     """Whatever the model's own are, as they may have changed since, or differ from what the gallery was fitted to."""
     model, processor = load_model(encoder, query_temperature=0.5, modality_scale=[1.0, 2.0, 3.0])
     model.save_pretrained("own")
     processor.save_pretrained("own")
-    reported = {"query_temperature": 0.04, "modality_offset": [0.0, 0.1, 0.2]}
-    write_clips("videos", list("ab"), "own", query_temperature=0.04, score_options={"method": "scalar"} | reported)
-    write_clips("silent", list("ab"), "own")
+    written = {"query_temperature": 0.04, "score_options": {"method": "scalar"} | fitted} if fitted else {}
+    write_clips("videos", list("ab"), "own", **written)
     write_table(place / "clips.csv", "ab")
-    for name, expected in (("videos", reported), ("silent", {"query_temperature": 0.1})):  # by default the paper's
-        source = {"model": "own", "benchmark": "own", "root": "clips.csv"}
-        embeddings, _ = prepare(Inputs(**source, embeddings=name, progress=False))
-        assert score_options_of(embeddings.metadata) == {"method": "scalar"} | expected
-        embeds, gallery = embeddings.text_embeds, Gallery.open(name)
-        scores = retrieval_scores(
-            embeds, embeddings.modality_embeds, embeddings.modality_mask, **score_options_of(embeddings.metadata)
-        )
-        for line, hits in zip(scores, gallery.search(embeds, k=2), strict=True):
-            assert sorted(line.tolist(), reverse=True) == pytest.approx([hit.score for hit in hits], abs=1e-5)
+    source = {"model": "own", "benchmark": "own", "root": "clips.csv", "embeddings": "videos"}
+    embeddings, _ = prepare(Inputs(**source, progress=False))
+    options = score_options_of(embeddings.metadata)
+    assert options == {"method": "scalar"} | (fitted or {"query_temperature": 0.1})  # by default the paper's
+    texts = embeddings.text_embeds
+    scores = retrieval_scores(texts, embeddings.modality_embeds, embeddings.modality_mask, **options)
+    for line, hits in zip(scores, Gallery.open("videos").search(texts, k=2), strict=True):
+        assert sorted(line.tolist(), reverse=True) == pytest.approx([hit.score for hit in hits], abs=1e-5)
 
 
 def test_what_is_written_into_an_adapter_is_noted_where_peft_reads_it(tmp_path, tiny_model_dir, tiny_processor):

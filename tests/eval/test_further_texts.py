@@ -1,7 +1,5 @@
 """Further texts of clips, by the names of modalities: from the columns of a data set to embeddings and to training."""
 
-import logging
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -46,9 +44,8 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stored(place):
-    return embed_benchmark(
-        place / "gallery", place / "five", "miniature", place / "data", "train", dtype="float32", progress=False
-    ).path
+    source = place / "five", "miniature", place / "data", "train"
+    return embed_benchmark(place / "gallery", *source, dtype="float32", progress=False).path
 
 
 def train_rows(place):
@@ -66,15 +63,10 @@ def test_columns_of_the_miniature_reach_the_model_that_names_them(place, stored)
     assert gallery.modality_mask.tolist() == presence_of(rows)
     assert gallery.modality_mask.all(dim=0).tolist() == [True, False, False, False, False]
     model, processor = load_model(place / "five")
-    clips = [
-        processor.read_clip(
-            row["video_path"],
-            audio=row["audio_path"],
-            subtitle=row["subtitle"],
-            texts={"title": row["title"], "screen": row["screen"]},
-        )
-        for row in rows
-    ]
+    clips = []
+    for row in rows:
+        texts = {name: row[name] for name in ("title", "screen")}
+        clips.append(processor.read_clip(row["video_path"], row["audio_path"], row["subtitle"], texts=texts))
     with torch.no_grad():
         expected = model(**processor(text=rows["caption"], clips=clips)).modality_embeds
     torch.testing.assert_close(gallery.modality_embeds(), expected, atol=1e-5, rtol=0)
@@ -86,34 +78,23 @@ def test_a_model_without_these_modalities_reads_what_it_read(place):
     rows = train_rows(place)
     model, processor = load_model(place / "encoder")
     processor = configure_processor(processor, {"num_frames": 2})
-    got, expected = (
-        embed_dataset(model, processor, data, progress=False)
-        for data in (rows, rows.remove_columns(["title", "screen"]))
-    )
+    got = embed_dataset(model, processor, rows, progress=False)
+    expected = embed_dataset(model, processor, rows.remove_columns(["title", "screen"]), progress=False)
     assert got.modalities == MODALITIES and torch.equal(got.modality_embeds, expected.modality_embeds)
 
 
 def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):
-    rows = train_rows(place).remove_columns("screen")
+    rows = train_rows(place).remove_columns("screen").select(range(2))
     model, processor = load_model(place / "five")
     _warn_once.cache_clear()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            embeddings = embed_dataset(model, processor, rows.select(range(2)), progress=False)
-            warn_unread(rows.column_names, processor.modalities)
-    assert embeddings.modality_mask[:, FIVE.index("screen")].tolist() == [False, False]
-    reported = [
-        record.getMessage() for record in caplog.records if record.name == "scalar_retrieval.eval.benchmarks.clip_rows"
-    ]
-    assert len(reported) == 1 and reported[0].startswith(
-        "The model embeds screen, but the benchmark has no such column"
-    )
-    caplog.clear()
     for _ in range(2):
-        warn_unread([*rows.column_names, "placard"], ["video", "audio", "subtitle", "title"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "The model does not embed placard: it embeds video, audio, subtitle, title."
-    ]
+        embeddings = embed_dataset(model, processor, rows, progress=False)
+        warn_unread([*rows.column_names, "placard"], [*MODALITIES, "title"])
+    assert not embeddings.modality_mask[:, FIVE.index("screen")].any()
+    names = [record for record in caplog.records if record.name == "scalar_retrieval.eval.benchmarks.clip_rows"]
+    lacking, unread = (record.getMessage() for record in names)
+    assert lacking.startswith("The model embeds screen, but the benchmark has no such column")
+    assert unread == "The model does not embed placard: it embeds video, audio, subtitle, title."
 
 
 # Training ------------------------------------------------------------------------------------------------------------
@@ -156,21 +137,15 @@ def test_texts_of_rows_stand_beside_stored_features_and_belong_to_the_data(place
 
 
 def test_a_model_is_trained_by_the_score_of_any_of_its_modalities(place, tmp_path):
-    arguments = {
+    source = {
         "model": place / "five",
         "plugin": "evidence.miniature",
         "benchmark": "miniature",
         "root": place / "data",
-        "aggregation": "title",
-        "objective": "contrastive",
-        "adapter": "heads",
-        "matching_weight": 0,
-        "per_device_train_batch_size": 6,
-        "max_steps": 1,
-        "warmup_steps": 0,
-        "use_cpu": True,
-        "output_dir": tmp_path / "run",
     }
+    loss = {"aggregation": "title", "objective": "contrastive", "adapter": "heads", "matching_weight": 0}
+    steps = {"per_device_train_batch_size": 6, "max_steps": 1, "warmup_steps": 0, "use_cpu": True}
+    arguments = source | loss | steps | {"output_dir": tmp_path / "run"}
     assert main([f"--{name}={value}" for name, value in arguments.items()]) == 0
     assert load_model(tmp_path / "run")[0].config.aggregation == "title"
     # PEFT finds heads by the ends of their names, so the one of subtitles is saved too, as it was.

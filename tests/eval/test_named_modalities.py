@@ -46,11 +46,8 @@ def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities, monke
         means = dict(zip(modalities, weights.mean(0).tolist(), strict=True))
         assert entry["mean_weight"] == pytest.approx(means, abs=1e-5)
         counts = decided.bincount(minlength=len(modalities)).tolist()
-        assert (
-            entry["decided"] == dict(zip(modalities, counts, strict=True))
-            and counts.count(0) < len(counts) - 1
-            or (len(modalities) == 1)
-        )
+        assert entry["decided"] == dict(zip(modalities, counts, strict=True))
+        assert len(decided.unique()) > 1 or len(modalities) == 1
         if entry["rate"] == 0:
             shown = torch.tensor([table[f"weight_{name}"] for name in modalities]).T
             torch.testing.assert_close(shown.double(), weights.double(), atol=1e-5, rtol=0)
@@ -75,9 +72,7 @@ def test_the_protocol_is_that_of_loops_for_any_number_of_names(modalities, monke
 
 
 def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them():
-    names = measurable_methods(made())
-    assert names[4:9] == FIVE and "triangle" in names and not {"subtitle", "concat_head"} & set(names)
-    assert set(names) == (set(METHODS) | set(FIVE)) - {"subtitle", "concat_head"}
+    assert set(measurable_methods(made())) == (set(METHODS) | set(FIVE)) - {"subtitle", "concat_head"}
     assert not {"video", "audio", "triangle"} & set(measurable_methods(made(("title", "speech"))))
     metrics = evaluate_embeddings(made(), ("triangle",), (0.0,))["rates"][0]["methods"]["triangle"]
     lacking = (~made().modality_mask[:, [0, 2]].all(1)).sum().item()

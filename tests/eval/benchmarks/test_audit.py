@@ -22,19 +22,13 @@ def miniature(tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
-def films(miniature):
-    """A file with picture and sound, one with picture alone and one with sound alone."""
-    rows = load_split("miniature", miniature).dataset
-    kinds = {(row["video_path"] is not None, row["audio_path"] is not None): row for row in rows}
-    both, silent, blind = kinds[True, True], kinds[True, False], kinds[False, True]
-    return both["video_path"], silent["video_path"], blind["audio_path"]
-
-
 @pytest.fixture
-def broken(tmp_path, films):
+def broken(tmp_path, miniature):
     """A table with one clip for each thing that can be wrong."""
-    both, silent, blind = (Path(film) for film in films)
+    kinds = {}  # a file with picture and sound, one with picture alone and one with sound alone
+    for row in load_split("miniature", miniature).dataset:
+        kinds[row["video_path"] is not None, row["audio_path"] is not None] = row["video_path"] or row["audio_path"]
+    both, silent, blind = (Path(kinds[kind]) for kind in ((True, True), (True, False), (False, True)))
     videos, audios = tmp_path / "videos", tmp_path / "audios"
     videos.mkdir()
     audios.mkdir()
@@ -68,9 +62,8 @@ def test_every_clip_is_accounted_for(broken):
 def test_the_manifest_is_that_of_the_embeddings(miniature, tiny_model, tiny_processor):
     split = load_split("miniature", miniature)
     report = audit_split(split, num_workers=1)
-    embeddings = embed_dataset(tiny_model, tiny_processor, split.dataset)
-    assert report["gallery"] == embeddings.manifest()
-    assert report["complete"] and all(0 < len(ids) < 24 for ids in report["without"].values())
+    assert report["gallery"] == embed_dataset(tiny_model, tiny_processor, split.dataset).manifest()
+    assert report["complete"]
 
 
 def test_the_command_writes_everything_and_fails_where_something_is_wrong(miniature, broken, tmp_path):

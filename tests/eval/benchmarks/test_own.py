@@ -74,12 +74,11 @@ def test_columns_may_have_other_names_and_paths_are_relative_to_the_table(tmp_pa
 def test_a_list_of_paths_and_captions_is_enough(tmp_path):
     media(tmp_path, "films/a.mp4", "b.mkv", "b.srt", "films/words.vtt")
     path = write(tmp_path, "t.csv", "path,caption\nfilms/a.mp4,a dog\nb.mkv,a cat\n")
-    dataset = rows_of(path)
-    assert dataset["video_id"][:] == ["films/a.mp4", "b.mkv"]
-    assert dataset["video_path"][:] == [str(tmp_path / "films" / "a.mp4"), str(tmp_path / "b.mkv")]
-    assert dataset["subtitle"][:] == [None, str(tmp_path / "b.srt")]  # as search takes it
-    path.write_text("path,caption,subtitle\nfilms/a.mp4,a dog,films/words.vtt\nb.mkv,a cat,\n")
-    assert rows_of(path)["subtitle"][:] == [str(tmp_path / "films" / "words.vtt"), None]
+    assert rows_of(path)["video_id"][:] == ["films/a.mp4", "b.mkv"]
+    assert rows_of(path)["video_path"][:] == [str(tmp_path / "films" / "a.mp4"), str(tmp_path / "b.mkv")]
+    assert rows_of(path)["subtitle"][:] == [None, str(tmp_path / "b.srt")]  # as search takes it
+    path.write_text("path,caption,subtitle\nb.mkv,a cat,films/words.vtt\n")
+    assert rows_of(path)["subtitle"][:] == [str(tmp_path / "films" / "words.vtt")]
 
 
 def transcribe(folder, file):

@@ -57,13 +57,12 @@ def test_clips_with_nothing_are_all_named_and_never_dropped(embed, rows):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_model_is_left_in_the_mode_it_was_in(embed, rows, tiny_model, training, monkeypatch):
+def test_model_is_left_in_the_mode_it_was_in(embed, rows, tiny_model, tiny_processor, training):
     tiny_model.train(training)
     embed(rows)
     assert tiny_model.training is training
-    monkeypatch.setattr(tiny_model, "get_modality_features", None)
-    with pytest.raises(TypeError):
-        embed(rows)
+    with pytest.raises(FileNotFoundError, match="clip 'clip0' .* names a file that does not exist"):
+        embed_dataset(tiny_model, tiny_processor, make_dataset(rows), progress=False)
     assert tiny_model.training is training
 
 

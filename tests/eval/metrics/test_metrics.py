@@ -9,7 +9,6 @@ import evaluate
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from scalar_retrieval.eval.metrics.retrieval.ranking import relevant_ranks, retrieval_metrics
 from tests.eval.slow import slow_metrics, slow_ranks
@@ -107,8 +106,6 @@ def test_modules_load_offline_from_a_copy_and_their_cards_are_correct(commands, 
 @pytest.mark.parametrize("name", NAMES)
 def test_folders_hold_what_their_spaces_need(name):
     folder = METRICS / name
-    header = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
-    assert header["sdk"] == "gradio"
     ((script, inputs),) = json.loads((folder / "example.json").read_text(encoding="utf-8")).items()
     assert script == f"{name}.py" and list(inputs)[:2] == ["predictions", "references"]
     lines = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()

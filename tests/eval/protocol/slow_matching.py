@@ -19,9 +19,6 @@ def evaluate_two_stage(model, processor, dataset, embeddings, depths=(50,), weig
     return TwoStage(model, processor, dataset, embeddings, max(depths, default=1), **options).metrics(depths, weight)
 
 
-CLOSE = {"atol": 4e-5, "rtol": 0}  # of logits: padding changes the order of sums, nothing else
-
-
 # What the clips hold: (video, audio, subtitle).
 CONTENTS = [
     (True, True, "hello weather"),

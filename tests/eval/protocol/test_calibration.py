@@ -63,14 +63,6 @@ def test_what_is_minimised_is_the_likelihood_of_the_described_clip():
     )
     likelihood = Likelihood(embeddings, {})
     assert likelihood(numbers).item() == pytest.approx(total + prior / 2 / 14, rel=1e-9)
-    # and nothing near the fit is more likely
-    tau = math.log(fit(embeddings, BEFORE)["query_temperature"])
-
-    def best(log_tau):  # over the contrastive temperature
-        others = torch.arange(-6, 1, 0.05, dtype=torch.float64)
-        return min(likelihood(torch.stack([torch.full_like(other, log_tau), other])) for other in others)
-
-    assert all(best(tau) < best(tau + step) + 1e-4 for step in (-2, -0.5, 0.5, 2))
 
 
 def test_the_fit_without_a_fold_knows_nothing_of_it():
@@ -148,8 +140,6 @@ def test_a_fit_of_many_clips_sees_some_and_the_ranks_all(monkeypatch):
 
     def spy(part, *arguments):
         seen.append((len(part.query_ids), len(part.clip_ids)))
-        for query, clip in part.pairs.tolist():  # captions of 40 clips, in turn
-            assert (int(part.query_ids[query][5:]) - int(part.clip_ids[clip][4:])) % 40 == 0
         return whole(part, *arguments)
 
     monkeypatch.setattr(calibration, "fit", spy)

@@ -17,7 +17,6 @@ from scalar_retrieval.eval.protocol.first_stage import (
     recall_differences,
 )
 from scalar_retrieval.eval.protocol.missing import mask_modalities
-from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar import MODALITIES
 from scalar_retrieval.modeling_scalar.scores_scalar import DIRECTIONS, find_method, retrieval_scores
 from tests.eval.slow import make_embeddings, slow_ranks
@@ -146,15 +145,3 @@ def test_embeddings_that_are_not_finite_are_refused_by_name_unless_masked():
     embeddings.modality_embeds[2] = float("inf")
     with pytest.raises(ValueError, match=r"\['query4'\] and the clips \['clip2'\]"):
         evaluate_embeddings(embeddings)
-
-
-def test_clips_that_float32_cannot_tell_apart_tie_but_are_ordered_by_a_search():
-    text, vectors = torch.eye(8)[:1], torch.eye(8)[[0, 0]]
-    vectors[:, 1] = torch.tensor([3.6e-5, 3e-5])  # scores 2e-10 apart
-    clips = {"modality_embeds": vectors[:, None], "modality_mask": torch.ones(2, 1).bool()}
-    queries = {"text_embeds": text, "pairs": torch.tensor([[0, 1]]), "query_ids": ["a"], "captions": ["a"]}
-    embeddings = make_embeddings(2, 1, ("video",), **clips, **queries)
-    (ranks,) = rank_pairs(embeddings, [embeddings.modality_mask], ["scalar"])
-    assert ranks["scalar"]["text_to_video"].tolist() == [2]
-    (hits,) = Gallery.from_arrays(embeddings.clip_ids, {"video": vectors}).search(text)
-    assert hits.clip_ids == ["clip1", "clip0"]

@@ -65,21 +65,6 @@ def make_run(label, seed=50, joint=20.0, best=15.0, two_stage=30.0, slope=0.0, m
     return run | changes
 
 
-def with_rules(run, depths=(5, 50, 100), shift=10.0):
-    """The run with both rules at several depths, the metrics of the match at 50 as they were."""
-    entries = []
-    for entry in run["two_stage"]:
-        base = entry["text_to_video_recall_at_1"]
-        for depth in depths:
-            step = 0 if depth == 50 else depth
-            entries.append(entry | {"rule": "match", "depth": depth} | make_metrics(base - step))
-            entries.append(entry | {"rule": "fused", "depth": depth, "weight": 0.1} | make_metrics(base + shift))
-    fusion = {"split": "validation", "weight": 0.1, "grid": [0, 0.1], "curve": [1.0, 2.0]}
-    found = {"auc": 0.7654, "num_matched_pairs": 1000, "num_hard_pairs": 49000, "depth": 50, "policy": "absent"}
-    found["method"] = run["score"]["method"]
-    return run | {"two_stage": entries[::-1], "two_stage_fusion": fusion, "two_stage_diagnostic": found}
-
-
 def save(folder, *runs):
     for place, run in enumerate(runs):
         path = folder / f"{place}" / "results"

@@ -9,7 +9,6 @@ from pyarrow.parquet import write_table
 from typer.testing import CliRunner
 
 from scalar_retrieval.eval.__main__ import app
-from scalar_retrieval.eval.reports.figures import plot_query_weights
 from scalar_retrieval.eval.reports.report import write_report
 from scalar_retrieval.eval.reports.result_files import load_results
 from scalar_retrieval.eval.reports.tables import report_tables
@@ -60,20 +59,14 @@ def test_a_run_with_the_least_there_can_be_is_reported(tmp_path):
 
 def test_weights_of_queries_are_drawn_where_a_run_wrote_them(tmp_path):
     folder = save(tmp_path, make_run("my model/2", None))
-    queries = {
-        "caption": ["a dog $barks$", "a cat", "a long caption " * 10],
-        "weight_video": [0.7, 0.1, 0.2],
-        "weight_audio": [0.2, 0.8, 0.7],
-        "weight_subtitle": [0.1, 0.1, 0.1],
-        "decided": ["video", "audio", "audio"],
-    }
+    queries = {"caption": ["a dog $barks$", "a long caption " * 10], "decided": ["video", "audio"]}
+    queries |= {"weight_video": [0.7, 0.2], "weight_audio": [0.2, 0.7], "weight_subtitle": [0.1, 0.1]}
     write_table(pa.table(queries), folder / "0" / "results" / "queries.parquet")
     write_report(load_results([folder]), tmp_path / "report")
     figure = "weights_miniature_my_model_2.png"
     text = (tmp_path / "report" / "tables.md").read_text()
     assert f"![{figure}]({figure})\n\nWeights of the queries of miniature test: my model/2." in text
     assert (tmp_path / "report" / figure).stat().st_size > 10_000
-    plot_query_weights({name: column[:1] for name, column in queries.items()}, tmp_path / "one.png")
 
 
 def test_a_report_tells_what_a_reader_must_know_of_the_clips(tmp_path):

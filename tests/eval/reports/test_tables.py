@@ -1,6 +1,5 @@
 """Results as frames, and their text: means over seeds, marks, both stages, differences."""
 
-import itertools
 import math
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from scalar_retrieval.eval.reports.result_files import load_results
 from scalar_retrieval.eval.reports.tables import differences, first_stage, means, report_tables, second_stage, select
 from scalar_retrieval.modeling_scalar.scores_scalar import method_title
-from tests.eval.reports.made_runs import make_run, save, three_labels, with_rules
+from tests.eval.reports.made_runs import make_run, save, three_labels
 from tests.scores import METHODS
 
 
@@ -73,15 +72,18 @@ def test_scores_under_missing_modalities_have_a_column_for_each_rate(runs):
 
 
 def test_every_rule_and_depth_has_a_row_in_both_directions():
-    table = table_of([with_rules(make_run("scalar", joint=20.0, two_stage=30.0))], "second_stage")
+    run = make_run("scalar", joint=20.0, two_stage=30.0)
+    changes = {"rule": "fused", "depth": 5, "weight": 0.1, "text_to_video_recall_at_1": 41.0}
+    run["two_stage"] = [entry | changes for entry in run["two_stage"]] + run["two_stage"]
+    run["two_stage_fusion"] = {"split": "validation", "weight": 0.1}
+    table = table_of([run], "second_stage")
     rows = rows_of(table)
-    first, *keys = rows
-    assert first == ("first stage", "", "") and rows[first] == ["20.0"] * 5 + ["19.0"] * 5
-    assert keys == list(itertools.product(("match", "fused"), ("5", "50", "100"), ("absent", "zeros")))
+    keys = [("match", "50", "absent"), ("match", "50", "zeros"), ("fused", "5", "absent"), ("fused", "5", "zeros")]
+    assert list(rows) == [("first stage", "", ""), *keys]
+    assert rows["first stage", "", ""] == ["20.0"] * 5 + ["19.0"] * 5
     falling = [30 - step for step in range(5)]
-    assert rows["match", "50", "absent"] == [f"{value + shift:.1f}" for shift in (0, -1) for value in falling]
-    assert rows["match", "5", "absent"][:2] == ["25.0", "24.0"]
-    assert rows["fused", "5", "zeros"][:2] == ["39.0", "38.0"]
+    assert rows[keys[0]] == [f"{value + shift:.1f}" for shift in (0, -1) for value in falling]
+    assert rows[keys[3]][:2] == ["41.0", "41.0"]
     assert "Weight of miniature test: scalar, seed 50: 0.100, chosen on validation." in table.note
 
 
