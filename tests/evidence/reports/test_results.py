@@ -2,7 +2,6 @@
 
 import pytest
 
-from evidence.reports.label_tables import changes
 from evidence.reports.results import load_results
 from tests.eval.reports.made_runs import make_run, save
 
@@ -15,16 +14,3 @@ def test_baseline_and_reference_are_found_or_chosen(tmp_path):
     assert (found.reference, found.baseline) == ("volume", "scalar")
     with pytest.raises(ValueError, match="baseline 'clip' is not among the labels"):
         load_results([tmp_path], baseline="clip")
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "expected"),
-    [
-        ({50: 3.0, 51: 5.0}, {51: 1.0, 52: 9.0}, [4.0]),
-        ({50: 3.0, 51: 5.0}, {None: 1.0}, [2.0, 4.0]),
-        ({None: 1.0}, {50: 3.0, 51: 5.0}, [-2.0, -4.0]),
-        ({50: 3.0, 51: 5.0}, {60: 1.0, 61: 2.0}, [2.5]),
-    ],
-)
-def test_changes_are_seed_by_seed_where_seeds_are_shared(ours, theirs, expected):
-    assert changes(ours, theirs) == expected
