@@ -90,14 +90,12 @@ def test_store_holds_what_embedding_in_memory_gives_and_where_it_comes_from(whol
     assert len(store.clip_ids) == NUM_CLIPS and not store.modality_mask.all() and store.modality_mask.all(1).any()
     assert [path.name for path in whole.parent.iterdir()] == ["store"]
     assert gallery.facts()["gallery_sha256"] == reference.manifest()["sha256"]
-    metadata = gallery.metadata
-    expected = {"model": str(tiny_model_dir), "benchmark": "miniature", "split": "test", "task": "retrieval"}
-    expected |= {"on_error": "raise", "left_out": [], "training": None}
-    expected["score_options"] = {"method": "scalar", "query_temperature": 0.1}
-    expected["fingerprint"] = identify(tiny_model_dir).fingerprint
-    expected["kinds"] = {f"{row['video_id']}#0": row["kind"] for row in load_benchmark("miniature", data)}
-    assert metadata == metadata | expected
-    assert metadata["versions"]["torch"] == torch.__version__ and metadata["benchmark_description"]["seed"] == 0
+    described = {"model": str(tiny_model_dir), "benchmark": "miniature", "split": "test", "task": "retrieval"}
+    described["score_options"] = {"method": "scalar", "query_temperature": 0.1}
+    described["fingerprint"] = identify(tiny_model_dir).fingerprint
+    described["kinds"] = {f"{row['video_id']}#0": row["kind"] for row in load_benchmark("miniature", data)}
+    assert gallery.metadata == gallery.metadata | described
+    assert {"versions", "training", "left_out", "benchmark_description"} <= gallery.metadata.keys()
 
 
 def test_by_default_clips_are_rounded_once_to_half_precision_and_captions_are_not(

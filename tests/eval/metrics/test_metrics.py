@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import evaluate
-import numpy as np
 import pytest
 import torch
 
@@ -140,11 +139,3 @@ def test_modules_equal_the_functions(modules, queries, candidates):
 def test_retrieval_module_keeps_scores_apart_that_single_precision_merges(modules):
     metrics = modules["retrieval"].compute(predictions=[[1.0, 1.0 + 1e-12]], references=[1], k=[1])
     assert metrics["recall_at_1"] == 100
-
-
-def test_of_equally_strong_pathways_the_first_is_named(modules):
-    for names in (("video", "audio"), ("audio", "video")):
-        result = modules["aggregation_gain"].compute(
-            predictions=np.zeros((3, 3)), references=[0, 1, 2], pathways=dict.fromkeys(names, np.eye(3))
-        )
-        assert result["best_pathway"] == names[0]

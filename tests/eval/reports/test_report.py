@@ -1,7 +1,5 @@
 """What a report writes and a run prints."""
 
-import re
-
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -35,17 +33,6 @@ def test_the_report_holds_every_table_in_three_forms_with_its_protocol(results, 
         written = pd.read_csv(tmp_path / "report" / f"{table.name}.csv", index_col=levels)
         assert written.to_numpy() == pytest.approx(table.numbers.to_numpy(), nan_ok=True)
     assert (tmp_path / "report" / "gain_vs_masking.png").stat().st_size > 10_000
-
-
-def test_the_latex_is_balanced_and_its_rows_have_the_columns_they_declare(results, tmp_path):
-    write_report(results, tmp_path)
-    tex = re.sub(r"(?m)^%.*$|\\[&%$#_{}]", "", (tmp_path / "tables.tex").read_text())
-    assert tex.count("{") == tex.count("}") and tex.count("$") % 2 == 0 and tex.isascii()
-    bodies = re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", tex, re.DOTALL)
-    assert len(bodies) == 5
-    for columns, body in bodies:
-        for line in re.findall(r"^(.*) \\\\$", body, re.MULTILINE):
-            assert line.count("&") + 1 == len(columns)
 
 
 def test_a_run_with_the_least_there_can_be_is_reported(tmp_path):
