@@ -52,11 +52,9 @@ def test_a_run_holds_every_metric_and_how_to_repeat_them(whole, data, tiny_model
     measured = evaluate_embeddings(embeddings, query_temperature=0.1)
     assert results["retrieval"] == results["retrieval"] | measured
     assert set(measured["rates"][0]["methods"]) == set(METHODS) - {"concat_head"} and len(measured["rates"]) == 5
-    assert len(results["retrieval"]["ladder"]) == 3
     assert {entry["baseline"] for entry in results["retrieval"]["differences"]} > {"uniform", "gram"}
-    assert results["embedded"]["benchmark_description"]["seed"] == 0 and results["embedded"]["training"] is None
     assert results["arguments"]["batch_size"] == 4 and results["arguments"]["root"] == str(data)
-    assert {"source", "date", "versions"} < set(results)
+    assert {"source", "date", "versions", "embedded"} < set(results)
 
 
 def test_recall_is_measured_by_kind_of_caption(whole, data):

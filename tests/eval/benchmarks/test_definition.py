@@ -10,13 +10,11 @@ from scalar_retrieval.modeling_scalar import ScalarProcessor
 
 def test_a_processor_takes_the_protocol_on_and_the_given_one_stays(tiny_processor):
     before = tiny_processor.to_dict()
-    assert (tiny_processor.num_frames, tiny_processor.image_processor.image_size) == (2, 32)
     configured = configure_processor(tiny_processor, find_benchmark("didemo").processing)
     assert type(configured) is ScalarProcessor and configured.tokenizer is tiny_processor.tokenizer
     assert (configured.num_frames, configured.max_text_length, configured.max_subtitle_length) == (8, 70, 70)
     assert (configured.feature_extractor.num_segments, configured.image_processor.resize_mode) == (2, "squash")
-    assert configured.image_processor.image_size == 32 and configured.feature_extractor.segment_length == 64
-    assert tiny_processor.to_dict() == before
+    assert tiny_processor.to_dict() == before != configured.to_dict()
 
 
 @pytest.mark.parametrize(

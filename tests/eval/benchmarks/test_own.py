@@ -170,12 +170,12 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
     for split, names in (("train", ["b"]), ("test", ["a", "b"])):
         frame = pandas.DataFrame({"clip": names, "caption": [["one", "two"]] * len(names)})
         frame.to_parquet(tmp_path / "set" / f"{split}.parquet")
-    load = {"root": tmp_path / "set", "columns": {"video_id": "clip"}, "captions": "first"}
-    assert load_split("own", **load).dataset["video_id"][:] == ["a", "b"]
-    dataset = load_split("own", split="train", **load).dataset
-    assert dataset["video_path"][:] == [str(tmp_path / "set" / "videos" / "b.mp4")]
+    options = {"columns": {"video_id": "clip"}, "captions": "first"}
+    assert rows_of(tmp_path / "set", **options)["video_id"][:] == ["a", "b"]
+    videos = rows_of(tmp_path / "set", split="train", **options)["video_path"][:]
+    assert videos == [str(tmp_path / "set" / "videos" / "b.mp4")]
     with pytest.raises(ValueError, match="validation"):
-        load_split("own", split="validation", **load)
+        rows_of(tmp_path / "set", split="validation", **options)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,8 @@ YOUCOOK2 = {
             "video_url": "https://www.youtube.com/watch?v=xHr8X2Wpmno",
         },
         "GLd3aX16zBg": {
-            "duration": 241.62,
             "subset": "training",
-            "recipe_type": "113",
             "annotations": [{"segment": [90, 102], "id": 0, "sentence": "spread margarine on bread"}],
-            "video_url": "https://www.youtube.com/watch?v=GLd3aX16zBg",
         },
     }
 }

@@ -16,53 +16,31 @@ def make_run(label, seed=50, joint=20.0, best=15.0, two_stage=30.0, slope=0.0, m
     """A result whose joint R@1 falls by `slope` per masking rate, and whose best pathway falls by 1."""
     rates = []
     for step, rate in enumerate(changes.pop("rates", RATES)):
-        recalls = {method: joint - slope * step, "uniform": joint - 2 - step, "video": 5.0, "audio": best - step}
-        rates.append(
-            {
-                "rate": rate,
-                "num_masked_clips": 10 * step,
-                "presence": {"video": 100, "audio": 90 - step, "subtitle": 80},
-                "methods": {name: make_metrics(r) | {"num_unscorable_clips": 10} for name, r in recalls.items()},
-                "best_pathway": {"method": "audio", "text_to_video_recall_at_1": best - step},
-                "aggregation_gain": {name: recalls[name] - (best - step) for name in (method, "uniform")},
-                "mean_weight": {"video": 0.5, "audio": 0.3, "subtitle": 0.2},
-                "decided": {"video": 70, "audio": 20, "subtitle": 10},
-            }
-        )
-    ladder = [
-        {"modalities": list(m), "num_unscorable_clips": lost, "text_to_video_recall_at_1": {method: joint - lost}}
-        for m, lost in ((("video",), 5), (("video", "audio"), 2), (("video", "audio", "subtitle"), 0))
-    ]
-    reranked = [
-        {"depth": 50, "policy": policy, "method": method, "rate": rate, "mask_seed": 0, "num_unread_pairs": 0}
-        | make_metrics(two_stage - step - (policy == "zeros"))
-        for policy in ("absent", "zeros")
-        for step, rate in enumerate(RATES)
-    ]
+        top = best - step
+        recalls = {method: joint - slope * step, "uniform": joint - 2 - step, "video": 5.0, "audio": top}
+        entry = {"rate": rate, "methods": {}, "best_pathway": {"method": "audio", "text_to_video_recall_at_1": top}}
+        for name, recall in recalls.items():
+            entry["methods"][name] = make_metrics(recall) | {"num_unscorable_clips": 10}
+        entry["aggregation_gain"] = {name: recalls[name] - top for name in (method, "uniform")}
+        entry["presence"] = {"video": 100, "audio": 90 - step, "subtitle": 80}
+        entry["mean_weight"] = {"video": 0.5, "audio": 0.3, "subtitle": 0.2}
+        entry["decided"] = {"video": 70, "audio": 20, "subtitle": 10}
+        rates.append(entry)
+    ladder, reranked = [], []
+    for count, lost in ((1, 5), (2, 2), (3, 0)):
+        recall = {"num_unscorable_clips": lost, "text_to_video_recall_at_1": {method: joint - lost}}
+        ladder.append({"modalities": ["video", "audio", "subtitle"][:count]} | recall)
+    for shift, policy in enumerate(("absent", "zeros")):
+        for step, rate in enumerate(RATES):
+            setting = {"depth": 50, "policy": policy, "method": method, "rate": rate, "num_unread_pairs": 0}
+            reranked.append(setting | make_metrics(two_stage - step - shift))
     bounds = {"difference": 2.0, "low": 0.5, "high": 3.5, "confidence": 0.95}
-    run = {
-        "label": label,
-        "seed": seed,
-        "benchmark": "miniature",
-        "split": "test",
-        "task": "retrieval",
-        "score": {"method": method, "query_temperature": 0.1},
-        "retrieval": {
-            "num_queries": 1000,
-            "num_clips": 900,
-            "num_pairs": 1000,
-            "mask_seed": 0,
-            "tie_rule": "against the method",
-            "rates": rates,
-            "ladder": ladder,
-            "differences": [{"method": method, "baseline": "uniform"} | bounds],
-        },
-        "two_stage": reranked,
-        "gallery": {"sha256": "c0ffee" * 10},
-        "left_out": [],
-        "problems": [],
-    }
-    return run | changes
+    measured = {"num_queries": 1000, "num_clips": 900, "num_pairs": 1000, "mask_seed": 0}
+    measured |= {"tie_rule": "against the method", "rates": rates, "ladder": ladder}
+    measured["differences"] = [{"method": method, "baseline": "uniform"} | bounds]
+    run = {"label": label, "seed": seed, "benchmark": "miniature", "split": "test", "task": "retrieval"}
+    run |= {"score": {"method": method, "query_temperature": 0.1}, "retrieval": measured, "two_stage": reranked}
+    return run | {"gallery": {"sha256": "c0ffee" * 10}, "left_out": [], "problems": []} | changes
 
 
 def save(folder, *runs):
