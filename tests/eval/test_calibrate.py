@@ -264,21 +264,19 @@ def test_scales_are_fitted_to_texts_without_labels(place, monkeypatch):
     gallery = Gallery.open("gallery")
     similarities = torch.einsum("qd,vmd->qvm", Texts().embed(QUERIES), gallery.modality_embeds().float())
     expected = fit_scales(similarities, gallery.modality_mask)
-    reported = run("--embeddings", "gallery", "--output", "out", "--texts", "queries.txt")
+    command = ["--embeddings", "gallery", "--output", "out", "--texts", "queries.txt"]
+    reported = run(*command)
     assert "scales from 31 texts of queries.txt\n" in reported and "Written" not in reported
     assert Gallery.open("gallery").metadata == gallery.metadata
-    options = json.loads((place / "out" / "calibration.json").read_text())["score_options"]
-    assert options["modality_scale"] == pytest.approx(expected["modality_scale"])
-
-    fitted, written = calibrate(output="out", embeddings="gallery", texts="queries.txt", write=True)
-    assert fitted["score_options"] == options and written == [str(place / "gallery")]
+    run(*command, "--write")
     after = Gallery.open("gallery")
-    assert after.metadata == gallery.metadata | fitted
-    assert after.calibration["modality_offset"] == pytest.approx(expected["modality_offset"])
+    for name, values in after.calibration.items():
+        assert values == pytest.approx(expected[name])
+    assert after.metadata["note"] == "kept" and set(after.calibration) == {"modality_scale", "modality_offset"}
 
     # What is fitted to labels later keeps what it says of them as long as they are the same.
     _write(after.path, None, {"query_temperature": 0.2} | after.calibration, MODALITIES, None)
-    assert Gallery.open("gallery").metadata["scales"] == fitted["scales"]
+    assert Gallery.open("gallery").metadata["scales"] == after.metadata["scales"]
     _write(after.path, None, {"query_temperature": 0.2, "modality_offset": [0.0, 1.0, 2.0]}, MODALITIES, None)
     assert Gallery.open("gallery").metadata["scales"] is None
 

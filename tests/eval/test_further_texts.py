@@ -7,7 +7,6 @@ from torch.utils.data import default_collate
 
 from evidence.miniature.generation import generate
 from scalar_retrieval.eval.benchmarks.clip_rows import _warn_once, read_row, warn_unread
-from scalar_retrieval.eval.benchmarks.definition import configure_processor
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.eval.embedding.embed_benchmark import embed_benchmark
 from scalar_retrieval.eval.embedding.embed_dataset import embed_dataset
@@ -71,15 +70,6 @@ def test_columns_of_the_miniature_reach_the_model_that_names_them(place, stored)
     torch.testing.assert_close(gallery.modality_embeds(), expected, atol=1e-5, rtol=0)
     assert gallery.metadata["benchmark_description"]["evidence"] == ["title", "screen"]
     assert set(gallery.metadata["kinds"].values()) & {"title", "screen", "mixed"}
-
-
-def test_a_model_without_these_modalities_reads_what_it_read(place):
-    rows = train_rows(place)
-    model, processor = load_model(place / "encoder")
-    processor = configure_processor(processor, {"num_frames": 2})
-    got = embed_dataset(model, processor, rows, progress=False)
-    expected = embed_dataset(model, processor, rows.remove_columns(["title", "screen"]), progress=False)
-    assert got.modalities == MODALITIES and torch.equal(got.modality_embeds, expected.modality_embeds)
 
 
 def test_what_a_benchmark_lacks_is_absent_and_reported_once(place, caplog):

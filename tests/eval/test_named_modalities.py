@@ -81,8 +81,6 @@ def test_scores_that_need_certain_modalities_are_measured_where_clips_have_them(
 
 def test_a_name_of_a_modality_is_checked_before_anything_is_read(tmp_path):
     made().save(tmp_path / "gallery")
-    results = evaluate(embeddings=tmp_path / "gallery", methods=("title", "gram"), rates=(0.0,), progress=False)
-    assert {"title", "gram"} < results["retrieval"]["rates"][0]["methods"].keys()
     with pytest.raises(ValueError, match=r"got \['story'\]. The clips have video, title, audio, speech, screen"):
         evaluate(embeddings=tmp_path / "gallery", output=tmp_path / "out", methods=("title", "story"))
     assert not (tmp_path / "out").exists()

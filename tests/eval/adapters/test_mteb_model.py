@@ -249,13 +249,14 @@ def test_what_cannot_be_read_can_count_as_absent_and_is_listed(model, tiny_proce
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 1.0])
 def test_a_masked_corpus_has_the_scores_of_one_that_lacks_the_same_cells(model, tiny_processor, sides, rate):
-    captions, clips = sides[0], sides[1].filter(lambda row: row["video"] and row["audio"])
+    captions, clips = sides[0], sides[1].filter(lambda row: row["video"] and row["audio"]).remove_columns("text")
     kept = mask_modalities(clips["id"], torch.ones(len(clips), 2, dtype=torch.bool), rate)
-    cells = {"id": clips["id"]}
-    for name, column in zip(("video", "audio"), kept.T.tolist(), strict=True):
-        cells[name] = [cell if is_kept else None for cell, is_kept in zip(clips[name], column, strict=True)]
+
+    def lose(row, index):
+        return {name: row[name] if kept[index, place] else None for place, name in enumerate(("video", "audio"))}
+
     search = ScalarSearch(model, tiny_processor, "tests/tiny")
-    expected = ask(search, "t2va", captions, Dataset.from_dict(cells))
+    expected = ask(search, "t2va", captions, clips.map(lose, with_indices=True))
     masked = Masked(search, rate)
     found = ask(masked, "t2va", captions, clips)
     assert len(clips) > 10 and found.keys() == expected.keys()

@@ -63,11 +63,3 @@ def test_a_view_is_what_is_shown_and_how():
     assert torch.equal(clip_views(columns[:, :4], names[:4], PAPER, "zeros"), without)
     with pytest.raises(ValueError, match="`policies` must be some of.*'mean'"):
         clip_views(mask, MODALITIES, PAPER, "mean")
-
-
-def test_only_what_is_asked_for_is_read(model, processor, monkeypatch):
-    monkeypatch.setattr(model.audio_model, "forward", lambda features: pytest.fail("the audio tower ran"))
-    requests = torch.tensor([[0, 0, 1], [1, 0, 1], [1, 4, 1], [6, 1, 0]])
-    found = match(model, processor, make_rows(), requests, batch_size=3, num_workers=1)
-    assert processor.read == ["0.mp4", "4.mp4"]
-    assert found.isnan().tolist() == [False, False, False, True]
