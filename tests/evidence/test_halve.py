@@ -31,8 +31,6 @@ def test_a_halved_model_computes_in_full_precision_with_rounded_weights(tmp_path
     for name, tensor in loaded.state_dict().items():
         torch.testing.assert_close(tensor, weights[name].half().float(), rtol=0, atol=0)
     log = json.loads((half / "log.json").read_text())
-    assert log == {
-        "sha256": sha256_of(half / "model.safetensors"),
-        "log": [{"step": 3, "loss": 0.5, "loss_match": 0.1}],
-    }
+    assert log["sha256"] == sha256_of(half / "model.safetensors")
+    assert log["log"] == [{"step": 3, "loss": 0.5, "loss_match": 0.1}]
     assert json.loads((half / "recipe.json").read_text()) == {"adapter": "full"}

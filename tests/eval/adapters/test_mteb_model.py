@@ -232,7 +232,7 @@ def test_every_form_of_a_clip_gives_the_same_scores(model, tiny_processor, sides
             assert scores == pytest.approx(expected[query], abs=1e-6)
 
 
-@pytest.mark.parametrize("category", ["i2t", "t2it", "vt2v", "va2va"])
+@pytest.mark.parametrize("category", ["t2it", "va2va"])
 def test_other_tasks_are_refused(model, tiny_processor, sides, category):
     captions, clips = sides
     with pytest.raises(ValueError, match="MiniatureRetrieval goes from .* ranks clips"):
@@ -281,7 +281,7 @@ def test_mteb_loads_a_model_by_its_metadata_and_its_mock_run_passes(tiny_model_d
     assert model.score_options == search.score_options
     found = mteb.mock_run(model)
     assert found.all_passed, found.to_markdown()
-    passed = {name for name, status in found.items() if isinstance(status, TaskResult)}
-    assert passed >= {"MockVideoRetrievalT2V", "MockVideoRetrievalV2T", "MockInstructionRetrieval"}
+    for name in ("MockVideoRetrievalT2V", "MockVideoRetrievalV2T", "MockInstructionRetrieval"):
+        assert isinstance(found[name], TaskResult)
     with pytest.raises(ValueError, match="has the revision"):
         load_search("tests/tiny", "0" * 40, str(tiny_model_dir), "cpu")
