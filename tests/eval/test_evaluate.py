@@ -82,7 +82,6 @@ TABLE = {"model": "light", "benchmark": "own", "root": "clips.csv"}
         (TABLE | {"on_missing": "skip"}, "`on_missing` must"),
         (TABLE | {"batch_size": 0}, "`batch_size`"),
         ({}, "Expected a model, a benchmark and its root, or embeddings"),
-        ({"model": "m", "benchmark": "miniature"}, "belong together"),
         (
             {"embeddings": "e", "captions": "all", "on_missing": "leave_out"},
             r"\['captions', 'on_missing'\] are settings of reading a benchmark",

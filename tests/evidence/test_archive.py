@@ -23,7 +23,6 @@ def test_a_file_is_found_by_any_window_and_a_chapter_by_the_one_that_holds_its_m
         hits.append({"path": name, "clip_id": f"{name}#t={start},{stop}", **span})
     found = answer_of({"text": "?", "file": FILM, "chapter": "The storm"}, hits, FOLDER)
     assert (found.rank, found.by, found.first) == (3, "subtitle", f"{FILM}#t=0.0,75.0")
-    assert answer_of({"text": "?", "file": FILM}, hits[1:], FOLDER).rank == 2
     assert answer_of({"text": "?", "file": "talks/a1.mp4"}, hits, FOLDER).rank is None
 
 

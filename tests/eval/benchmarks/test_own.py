@@ -180,7 +180,6 @@ def test_a_data_set_folder_is_read_by_split(tmp_path, monkeypatch):
     ("content", "columns", "message"),
     [
         ("clip,caption\na,b\n", None, r"\['clip', 'caption'\], but not \['path'\]\. .* `path` or `video_id`"),
-        ("video_id,caption\n", {"id": "video_id"}, "can name .*; got id=video_id"),
         ("a,b\n", {"path": "a", "video_path": "b"}, "`path` and `video_path` name the same"),
         ("a,b\n", {"path": "c", "caption": "b"}, r"columns \['a', 'b'\], but not \['c'\]"),
         ("video_id,caption\na,b,c\n", None, "line 2: expected 2 cells, as in line 1, got 3"),

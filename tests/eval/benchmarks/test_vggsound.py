@@ -55,8 +55,3 @@ def test_a_malformed_row_is_named(tmp_path, row):
     root = make(tmp_path, content=ROWS + row + "\n")
     with pytest.raises(ValueError, match=r"Row 5 of .*vggsound\.csv must be a YouTube id.*got \['x'"):
         load_split("vggsound", root)
-
-
-def test_without_an_annotation_both_kinds_are_described(tmp_path):
-    with pytest.raises(FileNotFoundError, match="VGGSound's vggsound.csv, or a JSON list .* `label`"):
-        load_split("vggsound", tmp_path)
