@@ -1,6 +1,5 @@
 """`publish` from Python: the kind follows from the folder, and it gives what the command gives."""
 
-import json
 from pathlib import Path
 from shutil import copytree
 
@@ -22,10 +21,6 @@ def gallery_dir(tmp_path):
     return Gallery.from_arrays(["a", "b"], columns, path=tmp_path / "gallery").path
 
 
-def contents(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def kind_of(folder):
     card = (Path(folder) / "README.md").read_text()
     return card.split("<!-- hub_cards: ", 1)[1].split(" ", 1)[0]
@@ -34,30 +29,30 @@ def kind_of(folder):
 def test_a_dry_run_gives_the_folder_that_the_command_writes(hub, model_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with hub.offline():
-        done = publish("model", "user/scalar", license="mit", dry_run="from_texts")
-        again = publish(model_dir, "user/scalar", license="mit", dry_run=tmp_path / "from_paths")
+        assert publish("model", "user/scalar", license="mit", dry_run="from_python") == "from_python"
         command = ["model", "model", "user/scalar", "--license", "mit", "--dry-run", "from_command"]
-        done_by_command = CliRunner().invoke(app, command)
-    assert (done, again) == ("from_texts", str(tmp_path / "from_paths"))
-    assert contents(Path("from_texts")) == contents(Path("from_paths")) == contents(Path("from_command"))
-    assert done_by_command.stdout.removesuffix("\n") == Path("from_command", "README.md").read_text()
-    assert "Nothing was sent." in done_by_command.stderr and hub.requests == []
+        done = CliRunner().invoke(app, command)
+    for path in [path for path in Path("from_python").rglob("*") if path.is_file()]:
+        assert path.read_bytes() == Path("from_command", path.relative_to("from_python")).read_bytes()
+    assert done.stdout.removesuffix("\n") == Path("from_python", "README.md").read_text()
+    assert "Nothing was sent." in done.stderr and hub.requests == []
     with pytest.raises(FileExistsError):
-        publish("model", "user/scalar", license="mit", dry_run="from_texts")
+        publish("model", "user/scalar", license="mit", dry_run="from_python")
 
 
 def test_the_kind_follows_from_what_the_folder_holds(
     hub, model_dir, gallery_dir, tmp_path, tiny_model_dir, tiny_processor
 ):
     save_adapter(tmp_path / "adapter", tiny_model_dir, tiny_processor)
-    options = {"adapter": {"base": "user/base"}}
-    folders = {"model": model_dir, "gallery": gallery_dir, "adapter": tmp_path / "adapter"}
-    folders["metric"] = ROOT / "eval" / "metrics" / "retrieval"
-    for kind, folder in folders.items():
-        made = publish(folder, "user/retrieval", dry_run=tmp_path / f"{kind}-out", **options.get(kind, {}))
-        assert kind_of(made) == kind
-    made = publish("user/gallery", "user/search", kind="space", dry_run=tmp_path / "space-out")
-    assert kind_of(made) == "space" and "user/gallery" in (Path(made) / "Dockerfile").read_text()
+    metric = ROOT / "eval" / "metrics" / "retrieval"
+    for kind, folder, options in (
+        ("model", model_dir, {}),
+        ("gallery", gallery_dir, {}),
+        ("metric", metric, {}),
+        ("adapter", tmp_path / "adapter", {"base": "user/base"}),
+        ("space", "user/gallery", {"kind": "space"}),
+    ):
+        assert kind_of(publish(folder, "user/retrieval", dry_run=tmp_path / f"{kind}-out", **options)) == kind
 
 
 def test_a_folder_that_holds_two_things_is_published_as_the_one_that_is_named(hub, model_dir, gallery_dir, tmp_path):
@@ -68,27 +63,22 @@ def test_a_folder_that_holds_two_things_is_published_as_the_one_that_is_named(hu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"folder": "nowhere"}, FileNotFoundError, "There is no folder 'nowhere'. For a Space"),
-        (
-            {"folder": "empty"},
-            ValueError,
-            "Expected a model, an adapter, a gallery or a metric in empty, .* found none",
-        ),
-        ({"kind": "dataset"}, ValueError, "`kind` must be one of .*'gallery'.*, got 'dataset'"),
-        ({"kind": "gallery"}, FileNotFoundError, "There is no gallery in 'model'"),
-        ({"kind": "adapter"}, ValueError, "model holds no adapter_config.json"),
-        ({"base": "user/base"}, ValueError, r"\['base'\] do not apply to .* kind 'model'"),
-        ({"media": True, "model": "m"}, ValueError, r"\['model', 'media'\] do not apply"),
-        ({"results": "nowhere"}, FileNotFoundError, "There is no results.json at nowhere"),
-        ({"repo_id": "scalar"}, ValueError, "`repo_id` must be an id on the Hub, user/name, got 'scalar'"),
-        ({"repo_id": "a/b/c"}, ValueError, "a/b/c"),
+        ({"folder": "nowhere"}, "There is no folder 'nowhere'. For a Space"),
+        ({"folder": "empty"}, "in empty, .* found none"),
+        ({"kind": "dataset"}, "`kind` must be one of .*, got 'dataset'"),
+        ({"kind": "gallery"}, "There is no gallery in 'model'"),
+        ({"kind": "adapter"}, "model holds no adapter_config.json"),
+        ({"media": True, "base": "b"}, r"\['base', 'media'\] do not apply"),
+        ({"results": "nowhere"}, "There is no results.json at nowhere"),
+        ({"repo_id": "scalar"}, "`repo_id` must be an id on the Hub, user/name, got 'scalar'"),
+        ({"repo_id": "a/b/c"}, "a/b/c"),
     ],
 )
-def test_a_wrong_argument_is_named_in_a_sentence(arguments, error, message, hub, model_dir, tmp_path, monkeypatch):
+def test_a_wrong_argument_is_named_in_a_sentence(arguments, message, hub, model_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(error, match=message):
+    with pytest.raises((ValueError, OSError), match=message):
         publish(**{"folder": "model", "repo_id": "user/scalar"} | arguments)
-    assert not hub.repos and json.loads((model_dir / "config.json").read_text())
+    assert not hub.repos
