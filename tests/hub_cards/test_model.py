@@ -6,7 +6,7 @@ import torch
 
 from scalar_retrieval.hub_cards.card import Details
 from scalar_retrieval.hub_cards.model import model_card, stage_model
-from scalar_retrieval.modeling_scalar import ScalarModel, ScalarProcessor
+from scalar_retrieval.modeling_scalar import ScalarModel
 from tests.hub_cards.folders import CODE, PROCESSOR, make_model, names, write_card, write_json
 from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 
@@ -14,13 +14,11 @@ from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 def test_a_whole_model_is_staged_with_the_code_of_this_version(model_dir, staged):
     (model_dir / "modeling_scalar.py").write_text("raise SystemExit")
     config = json.loads((model_dir / "config.json").read_text())
-    config["auto_map"] = {"AutoModel": "somebody/else--modeling.Model"}
-    (model_dir / "config.json").write_text(json.dumps(config))
+    write_json(config | {"auto_map": {"AutoModel": "somebody/else--modeling.Model"}}, model_dir / "config.json")
     stage_model(model_dir, staged)
     assert names(staged) == CODE | PROCESSOR | {"config.json", "model.safetensors"}
     assert "SystemExit" not in (staged / "modeling_scalar.py").read_text()
     assert json.loads((staged / "config.json").read_text())["auto_map"]["AutoModel"] == "modeling_scalar.ScalarModel"
-    assert isinstance(ScalarProcessor.from_pretrained(staged), ScalarProcessor)
 
 
 def test_a_sharded_model_keeps_its_index(tiny_model, tiny_processor, tmp_path, staged, batch):
@@ -40,10 +38,8 @@ def test_a_card_lists_what_is_not_recorded(tmp_path):
     card = write_card(folder, model_card(folder, "user/model", Details()))
     for part in (
         "`recipe.json` is missing",
-        "`training.json`, with hardware, time and versions, is missing",
         "which of them were trained is not recorded",
         "Hardware and time: not recorded.",
-        "Emissions: not recorded.",
         "No evaluation is published with these weights",
         "No licence is given.",
     ):
