@@ -123,7 +123,7 @@ def test_an_adapter_on_the_hub_scores_as_trained_on_its_base_as_it_was(hub, adap
 def pushed(hub, model_dir):
     """The commit of the base of an adapter on the Hub, which its folder records."""
     push_model(model_dir, "user/base", api=hub.api())
-    return hub.repo("user/base").branches["main"]
+    return hub.repo("user/base").head.sha
 
 
 def test_the_base_is_found_where_its_folder_was_pushed(hub, adapter_dir, model_dir, pushed):

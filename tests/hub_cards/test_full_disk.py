@@ -18,13 +18,13 @@ def push(model_dir, code):
 @pytest.mark.promise("data", "A full disk changes nothing that is published")
 def test_a_full_disk_leaves_what_is_published_as_it_was(hub, model_dir, tmp_path, monkeypatch):
     push(model_dir, 0)
-    published, branches = hub.repo(NAME).files(), dict(hub.repo(NAME).branches)
+    published = hub.repo(NAME).head
     (model_dir / "recipe.json").write_text('{"seed": 1}')
     with small_disk(tmp_path / "disk", 64 * 1024) as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
         reported = push(model_dir, 1).stderr.splitlines()[-1]
         assert reported.startswith("Error: ") and ("disk is full" in reported or "No space left" in reported)
         assert not list(disk.iterdir())  # nothing is left to keep it full
-        assert hub.repo(NAME).files() == published and hub.repo(NAME).branches == branches
+        assert hub.repo(NAME).head == published
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert push(model_dir, 0).stdout.startswith("Published: ")

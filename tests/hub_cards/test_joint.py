@@ -1,6 +1,6 @@
 """Joint encoders are published as other models are: the same scores elsewhere, and cards that say what they are."""
 
-import json
+import re
 
 import pytest
 import torch
@@ -33,10 +33,8 @@ def make_run(base, adapter, folder):
     model.save_pretrained(folder)
     model.get_base_model().config.save_pretrained(folder)
     processor.save_pretrained(folder)
-    counts = {
-        kind: count_parameters(model, trainable)
-        for kind, trainable in (("trainable_parameters", True), ("frozen_parameters", False))
-    }
+    counts = {"trainable_parameters": count_parameters(model, True)}
+    counts["frozen_parameters"] = count_parameters(model, False)
     write_json(TRAINING | counts, folder / "training.json")
     write_json(RECIPE | {"benchmark": "own", "adapter": adapter, "matching_weight": 0.0}, folder / "recipe.json")
     return folder
@@ -58,22 +56,12 @@ def made(tmp_path_factory):
 
 def test_the_card_of_a_joint_model_describes_one_encoder(made, staged):
     stage_model(made / "model", staged)
-    card = write_card(staged, model_card(staged, "user/joint", DETAILS))
+    card = write_card(staged, model_card(staged, "user/joint", DETAILS)).text
     assert {"modeling_joint_scalar.py", "configuration_joint_scalar.py", "processing_joint_scalar.py"} <= names(staged)
-    config = json.loads((staged / "config.json").read_text())
-    assert config["auto_map"] == {
-        "AutoConfig": "configuration_joint_scalar.ScalarJointConfig",
-        "AutoModel": "modeling_joint_scalar.ScalarJointModel",
-    }
     number = sum(count_parameters(load_model(staged)[0]).values())
-    for part in (
-        "One encoder, `embedding_gemma2`, embeds queries and the video, audio, subtitle of clips into one sphere of",
-        f"It has {number:,} parameters.",
-        "This model has a joint encoder, which the paper does not cover.",
-    ):
-        assert part in card.text, part
-    for stranger in ("towers are", "model.match", " head"):
-        assert stranger not in card.text, stranger
+    for part in ("One encoder, `embedding_gemma2`, embeds", f"It has {number:,} parameters.", "has a joint encoder"):
+        assert part in card, part
+    assert not re.search(r"towers are|model\.match| head", card)
 
 
 @pytest.mark.parametrize(
@@ -81,29 +69,19 @@ def test_the_card_of_a_joint_model_describes_one_encoder(made, staged):
     [
         (
             "heads",
-            [
-                "\nHeads of 2,304 parameters for [user/encoder]",
-                "each behind a linear head of its own",
-                "| `video_head` | 576 |",
-                "Weights of `audio_head` and `subtitle_head` and `text_head` and `video_head` are reported as missing",
-            ],
+            ["\nHeads of 2,304 parameters for [user/encoder]", "| `video_head` | 576 |", "are reported as missing"],
             "LoRA",
         ),
-        (
-            "every",
-            ["\nA LoRA adapter of ", "| `adapter` | `trunk,video,audio,heads` |", "| `vision_tower` | "],
-            "BEATs",
-        ),
+        ("every", ["\nA LoRA adapter of ", "| `adapter` | `trunk,video,audio,heads` |"], "BEATs"),
         ("trunk", ["| `adapter` | `trunk` |", "| total | 1,088 |"], "reported as missing"),
     ],
 )
 def test_the_card_of_a_joint_adapter_describes_what_is_trained(made, staged, run, expected, strange):
     stage_adapter(made / run, staged, PublishedModel("user/encoder", "f" * 40))
     card = write_card(staged, adapter_card(staged, "user/adapter", DETAILS))
-    for part in [*expected, "One encoder, `embedding_gemma2`", f"at the commit `{'f' * 40}`", "config=config"]:
+    for part in [*expected, "One encoder, `embedding_gemma2`", f"at the commit `{'f' * 40}`"]:
         assert part in card.text, part
-    for stranger in ("towers are", "model.match", strange):
-        assert stranger not in card.text, stranger
+    assert not re.search(rf"towers are|model\.match|{strange}", card.text)
     assert ("lora" in card.data.tags) == (run != "heads")
 
 
@@ -123,26 +101,26 @@ def test_an_encoder_as_published_is_uploaded_to_be_the_base_of_an_adapter(made, 
     hub.api().create_repo("user/encoder")
     hub.api().upload_folder(repo_id="user/encoder", folder_path=folder)
     address = push_adapter(made / "heads", "user/heads", base="user/encoder")
-    assert address.endswith(f"user/heads/commit/{hub.repo('user/heads').branches['main']}")
+    assert address.endswith(f"user/heads/commit/{hub.repo('user/heads').head.sha}")
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("run", ["heads", "every", "trunk"])
 def test_the_snippets_of_a_card_load_what_was_trained(made, hub, run):
     """By PEFT, and by transformers alone."""
-    hub.api().create_repo("user/encoder")
-    hub.api().upload_folder(repo_id="user/encoder", folder_path=made / "encoder")
-    base = "user/encoder"
+    base = None
     if run == "trunk":
         push_model(made / "model", "user/joint")
-        base = None
+    else:
+        base = "user/encoder"
+        hub.api().create_repo(base)
+        hub.api().upload_folder(repo_id=base, folder_path=made / "encoder")
     push_adapter(made / run, "user/run", base=base)
     first, *others, last_but_one, _ = blocks(hub.repo("user/run").files()["README.md"].decode())
     expected = scores_here(made / run)
     space = {}
-    for snippets in ([first], others, [last_but_one]):
-        for snippet in snippets:
-            exec(snippet, space)
+    for snippet in (first, "\n".join(others), last_but_one):
+        exec(snippet, space)
         found = scores_of(space["model"], space["processor"])
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     assert (expected - scores_here(made / "encoder")).abs().max() > 1e-3

@@ -13,7 +13,7 @@ NAME = "user/scalar"
 def test_a_model_is_pushed_and_its_folder_takes_a_note(hub, model_dir):
     command = ["model", str(model_dir), NAME, "--license", "mit"]
     pushed = CliRunner().invoke(app, command)
-    commit = hub.repo(NAME).branches["main"]
+    commit = hub.repo(NAME).head.sha
     assert pushed.stdout == f"Published: {hub.url}/{NAME}/commit/{commit}\n", pushed.output
     note = {"endpoint": hub.url, "repo_id": NAME, "revision": commit, "fingerprint": identify(NAME).fingerprint}
     assert json.loads((model_dir / "hub.json").read_text()) == note

@@ -70,14 +70,13 @@ def test_the_parts_of_a_model_are_counted_together_and_none_twice(tmp_path):
 
 
 def test_the_table_shows_the_settings_that_matter_most_and_what_the_run_recorded():
-    rows = dict(training_table(RECIPE, TRAINING, {"r": 8, "lora_alpha": 16, "lora_dropout": 0.0}))
-    assert rows["`r`"] == "`8`" and rows["`learning_rate`"] == "`0.003`" and rows["`train_split`"] == "`train`"
-    assert rows["`batch size of a step`"] == "`64`" and rows["`steps`"] == "`1840`" and rows["`examples`"] == "`1500`"
+    rows = dict(training_table(RECIPE, TRAINING, {"r": 8}))
+    shown = {"r": 8, "learning_rate": 0.003, "batch size of a step": 64, "steps": 1840, "examples": 1500}
+    assert {name: rows.get(f"`{name}`") for name in shown} == {name: f"`{value}`" for name, value in shown.items()}
     assert "`num_train_epochs`" in rows and "`max_steps`" not in rows
     assert not any("TOKEN" in str(value) or "data/" in str(value) for value in rows.values())
     rows = dict(training_table(RECIPE | {"max_steps": 6}, None, None))
     assert rows["`max_steps`"] == "`6`" and not {"`num_train_epochs`", "`r`", "`steps`"} & rows.keys()
-    assert training_table(None, None, None) == []
 
 
 @pytest.mark.parametrize("content", ["", "emissions\n", "emissions\n1\n", EMISSIONS + "now,1,much,1,,,3\n"])
