@@ -1,5 +1,7 @@
 """What a person wrote into a card is kept; a template gets what it needs."""
 
+import shutil
+
 import pytest
 
 from scalar_retrieval.hub_cards import card as cards
@@ -12,14 +14,9 @@ from scalar_retrieval.hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_
 def template(tmp_path, monkeypatch):
     """A template of its own, beside the shared parts."""
     for part in cards._TEMPLATES.glob("_*.jinja"):
-        (tmp_path / part.name).write_text(part.read_text(encoding="utf-8"), encoding="utf-8")
+        shutil.copy(part, tmp_path)
     monkeypatch.setattr(cards, "_TEMPLATES", tmp_path)
-
-    def write(content='# Title\n\n{% include "_kept.md.jinja" %}\n'):
-        (tmp_path / "kind.md.jinja").write_text(content, encoding="utf-8")
-
-    write()
-    return write
+    (tmp_path / "kind.md.jinja").write_text('# Title\n\n{% include "_kept.md.jinja" %}\n', encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -28,13 +25,11 @@ def template(tmp_path, monkeypatch):
         Details(),
         Details({"license": "apache-2.0", "language": ["en", "no"]}),  # YAML reads an unquoted `no` as false
         Details({"license": "other", "license_name": "my-license", "license_link": "https://example.org"}, "Text."),
-        *(
-            Details({"license": "mit", "language": ["en"]}, kept)
-            for kept in (
-                *("\n", "\r\n", "\n\n", " text \n", "one\r\ntwo\r\n", "ends with\r", "---\nlicense: mit\n---\n"),
-                *("{{ name }} {% raw %}", "<b>bold</b> ünï – \u2028 \ufeff", "<!-- a comment of one's own -->"),
-            )
-        ),
+        Details({"license": "mit"}, "\r\n"),
+        Details({"license": "mit"}, " one\r\ntwo\r\n\n"),
+        Details({"license": "mit"}, "ends with\r"),
+        Details({"license": "mit"}, "---\nlicense: mit\n---\n"),
+        Details({"license": "mit"}, "{{ name }} {% raw %} <b>bold</b> ünï – \u2028 \ufeff <!-- a comment -->"),
     ],
 )
 def test_what_a_person_wrote_is_read_back_byte_for_byte(template, details):

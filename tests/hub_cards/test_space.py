@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import scalar_retrieval
 from scalar_retrieval import index
-from scalar_retrieval.gallery.gallery import Gallery
+from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.modeling_scalar.light_model import LIGHT_PACKAGES
 from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.service import server
@@ -23,15 +23,6 @@ from tests.hub_cards.pushing import push_gallery, push_model, push_space
 from tests.media_corpus import tone, wav
 
 GALLERY, DEMO = ("user/gallery", "dataset"), ("user/demo", "space")
-
-
-def test_the_folder_holds_a_dockerfile_and_a_card(tmp_path):
-    folder = tmp_path / "space"
-    push_space("user/demo", gallery="user/gallery", dry_run=folder)
-    assert {path.name for path in folder.iterdir()} == {"Dockerfile", "README.md"}
-    data = RepoCard.load(folder / "README.md").data
-    assert (data.sdk, data.app_port, data.datasets) == ("docker", 7860, ["user/gallery"])
-    assert len(data.short_description) <= 60
 
 
 def test_the_space_serves_the_gallery_at_the_commit_that_is_there(hub, tmp_path, model_dir, monkeypatch):
@@ -49,6 +40,14 @@ def test_the_space_serves_the_gallery_at_the_commit_that_is_there(hub, tmp_path,
         *("serve", f"hf://datasets/user/gallery@{commit}", "--host", "0.0.0.0", "--port", "7860"),
         *("--public", "--hostname", "user-demo.hf.space"),
     ]
+    card = RepoCard(files["README.md"].decode()).data
+    assert (card.models, card.datasets) == (["user/model"], ["user/gallery"])
+    assert (card.sdk, card.app_port) == ("docker", 7860) and len(card.short_description) <= 60
+    # Its media are downloaded when they are asked for, and it cannot be changed.
+    gallery = Gallery.open(command[1])
+    assert gallery.modality_mask.any() and not (gallery.path / "media").exists()
+    with pytest.raises(ValueError, match="can be read but not changed"):
+        GalleryWriter(gallery.path)
     # The command, as far as to the server, which a request reaches without listening.
     made = []
     idle = SimpleNamespace(run=lambda sockets: None)
@@ -61,11 +60,6 @@ def test_the_space_serves_the_gallery_at_the_commit_that_is_there(hub, tmp_path,
         page = client.get("/", headers={"sec-fetch-site": "cross-site"})
         assert page.status_code == 200 and "frame-ancestors *" in page.headers["content-security-policy"]
         assert client.get("/", headers={"host": "other.example"}).status_code == 400
-    card = RepoCard(files["README.md"].decode())
-    assert (card.data.models, card.data.datasets) == (["user/model"], ["user/gallery"])
-    # The gallery is searched by its address too, with its model.
-    found = CliRunner().invoke(app, ["query", command[1], "a bell", "--json"])
-    assert found.exit_code == 0 and "low.wav" in found.stdout, found.output
 
 
 def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tmp_path):
@@ -78,17 +72,16 @@ def test_a_gallery_of_light_names_its_packages_and_is_searched_elsewhere(hub, tm
     found = CliRunner().invoke(app, ["query", "hf://datasets/user/gallery", "a bell", "--json"])
     assert found.exit_code == 0 and "low_bell.wav" in found.stdout, found.output
 
-    cards = {name: hub.repo(*name).files()["README.md"].decode() for name in (GALLERY, DEMO)}
     pages = [f"https://pypi.org/project/{name}/" for name in LIGHT_PACKAGES]
-    for card in cards.values():
+    for place in (GALLERY, DEMO):
+        card = hub.repo(*place).files()["README.md"].decode()
         assert [link for link in re.findall(r"\]\((.*?)\)", card) if "user/gallery" not in link] == pages
-    assert "models" not in RepoCard(cards[DEMO]).data.to_dict()
     # What the Space installs holds them.
     needed = [line for line in requires("scalar-retrieval") if "extra == 'search'" in line.replace('"', "'")]
     assert all(any(line.startswith(name) for line in needed) for name in LIGHT_PACKAGES)
     assert '"scalar-retrieval[search]==' in hub.repo(*DEMO).files()["Dockerfile"].decode()
-    # The line by which the card embeds a text
-    (line,) = re.findall(r"`(scalar_retrieval\.Gallery.*)`", cards[GALLERY])
+    # The line by which the card of the gallery embeds a text
+    (line,) = re.findall(r"`(scalar_retrieval\.Gallery.*)`", hub.repo(*GALLERY).files()["README.md"].decode())
     assert eval(line, {"scalar_retrieval": scalar_retrieval}).shape == (1, 896)
 
 
@@ -102,31 +95,26 @@ def test_a_gallery_is_not_published_as_of_a_model_that_did_not_make_it(tmp_path,
             push_gallery(tmp_path / "gallery", "user/gallery", model=model, dry_run=tmp_path / "out")
 
 
-def put_manifest(hub, **metadata):
-    """A gallery on the Hub, of which a Space reads no more."""
-    content = json.dumps({"metadata": metadata}).encode()
+def test_the_space_of_encoders_side_by_side_names_each_and_of_no_model_is_refused(hub):
+    def put_manifest(**metadata):
+        """A gallery on the Hub, of which a Space reads no more."""
+        content = json.dumps({"metadata": metadata}).encode()
+        place = {"repo_id": "user/own", "repo_type": "dataset"}
+        hub.api().upload_file(path_or_fileobj=content, path_in_repo="gallery.json", **place)
+
     hub.api().create_repo("user/own", repo_type="dataset")
-    hub.api().upload_file(
-        path_or_fileobj=content, path_in_repo="gallery.json", repo_id="user/own", repo_type="dataset"
-    )
-
-
-def test_the_space_of_encoders_side_by_side_names_each(hub):
+    put_manifest()
+    with pytest.raises(ValueError, match="user/own names no model"):
+        push_space("user/demo", gallery="user/own")
+    assert DEMO[::-1] not in hub.repos
     names = []
     for name in ("user/clip", "user/clap"):
         hub.api().create_repo(name)
-        names.append(f"{name}@{hub.api().model_info(name).sha}")
-    put_manifest(hub, model="+".join(names))
+        names.append(f"{name}@{hub.repo(name).head.sha}")
+    put_manifest(model="+".join(names))
     push_space("user/demo", gallery="user/own")
     card = RepoCard(hub.repo(*DEMO).files()["README.md"].decode())
     assert card.data.models == ["user/clip", "user/clap"]
-
-
-def test_a_gallery_that_names_no_model_is_refused(hub):
-    put_manifest(hub)
-    with pytest.raises(ValueError, match="user/own names no model"):
-        push_space("user/wrong", gallery="user/own")
-    assert ("space", "user/wrong") not in hub.repos
 
 
 def test_a_service_is_open_to_all_only_by_its_option(monkeypatch, tmp_path):
