@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,30 +94,16 @@ def closure(*names: str) -> set[Path]:
     return {path for path in seen if _has_code(path)}
 
 
-def circles() -> list[set[Path]]:
-    """Sets of files that import each other, directly or through others.
+def circle() -> list[Path]:
+    """Files that import each other, directly or through others; none if there are no such files.
 
     The files of packages are left out: they import what their room shows to others."""
     graph = {}
     for path in files_of():
         if path.name != "__init__.py":
             graph[path] = {other for other in imported_files(path, later=True) if other.name != "__init__.py"}
-    reached = {path: _reachable(graph, path) for path in graph}
-    found, seen = [], set()
-    for path in graph:
-        circle = {other for other in reached[path] if path in reached[other]}
-        if circle and path not in seen:
-            found.append(circle)
-            seen |= circle
-    return found
-
-
-def _reachable(graph: dict[Path, set[Path]], start: Path) -> set[Path]:
-    seen: set[Path] = set()
-    waiting = list(graph[start])
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            waiting += graph[path]
-    return seen
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.imports import ROOT, circles, closure, files_of
+from tests.imports import circle, closure, files_of
 
 # Files that run when the modules of a job are imported.
 JOBS = {
@@ -54,13 +54,8 @@ def test_a_thread_passes_through_no_more_files(thread):
 
 
 def test_no_files_import_each_other():
-    found = circles()
-    for circle in found:
-        print(", ".join(sorted(str(path.relative_to(ROOT)) for path in circle)))
-    assert not found
+    assert not circle()
 
 
 def test_no_benchmark_is_imported_before_it_is_named():
-    room = ROOT / "eval" / "benchmarks"
-    found = {path.name for path in closure("eval.benchmarks.registry") if path.parent == room}
-    assert found == {"registry.py"}
+    assert [path.name for path in closure("eval.benchmarks.registry") if "benchmarks" in path.parts] == ["registry.py"]

@@ -16,31 +16,26 @@ from tests.conftest import ROOT
 PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
 PARAGRAPH = re.search(r"\*\*Your own clips\*\*.*?\n\n", PAGE, re.DOTALL)[0]
 DOCUMENTED = re.findall(r"`(\w+)`", PARAGRAPH.partition("with the columns")[2].partition("Rename")[0])
-COMMANDS = ["audit", "calibrate", "embed", "run", "cache_features", "semantic_targets", "train"]
+APPS = {"cache_features": cache_features, "semantic_targets": semantic_targets}
+COMMANDS = ["audit", "calibrate", "embed", "run", "train", *APPS]
 
 
 class Read(BaseException):
     """The rows that a command has read; it ends the command."""
 
 
-def start(command, root, columns, folder):
+def start(command, root, column, folder):
     """Run a command on a table."""
-    place = ["--benchmark", "own", "--root", str(root)]
-    model = ["--model", str(folder)]  # any folder, as no model is loaded
-    output = ["--output", str(folder / "out")]
-    named = []
-    for column in columns:
-        named += ["--column", column]
-    if command == "train":
-        return train([*model, *place, *named, "--output_dir", str(folder / "out"), "--use_cpu", "true"])
-    app, arguments = eval_app, [command]
-    if command in ("cache_features", "semantic_targets"):
-        app, arguments = {"cache_features": cache_features, "semantic_targets": semantic_targets}[command].app, []
+    given = ["--benchmark", "own", "--root", str(root), "--column", column]
     if command not in ("audit", "semantic_targets"):
-        arguments += model
+        given += ["--model", str(folder)]  # any folder, as no model is loaded
+    if command == "train":
+        return train([*given, "--output_dir", str(folder / "out"), "--use_cpu", "true"])
     if command != "audit":
-        arguments += output
-    return app([*arguments, *place, *named])
+        given += ["--output", str(folder / "out")]
+    if command in APPS:
+        return APPS[command].app(given)
+    return eval_app([command, *given])
 
 
 def test_the_documented_columns_are_those_of_the_benchmark():
@@ -65,7 +60,7 @@ def test_a_documented_column_can_have_another_name(tmp_path, monkeypatch, comman
     table = tmp_path / "t.csv"
     table.write_text(",".join(names) + "\n" + ",".join(cells.values()) + "\n")
     with pytest.raises(Read) as ended:
-        start(command, table, [f"{column}=theirs"], tmp_path)
+        start(command, table, f"{column}=theirs", tmp_path)
     ((row,),) = ended.value.args
     assert (row["video_id"], row["caption"], row["audio_path"], row["subtitle"]) == ("a.mp4", "a dog", "a.wav", "sit")
     if column != "video_id":

@@ -23,27 +23,10 @@ def test_the_page_on_reliability_has_the_promises_of_the_tests_each_once():
     assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.promises --write`"
 
 
-def walks():
-    """The lines of each walk of CONTRIBUTING, by its title."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"^## Where to look first\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
-    found = {}
-    for part in section.split("\n### ")[1:]:
-        title, _, steps = part.partition("\n")
-        found[title] = re.split(r"^\d+\. ", steps, flags=re.MULTILINE)[1:]
-    return found
-
-
-def test_each_walk_has_few_steps_through_files_that_are_there():
-    assert len(walks()) == 4
-    for title, steps in walks().items():
-        assert 5 <= len(steps) <= 10, title
-        for path in re.findall(r"`([\w/]+\.py)`", " ".join(steps)):
-            assert (ROOT / path).is_file(), f"{title}: there is no {path}"
-
-
-def test_what_contributing_names_in_a_file_is_defined_there():
+def test_what_contributing_names_is_there():
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    for path in re.findall(r"`([\w/]+/\w+\.py)`", text):
+        assert (ROOT / path).is_file(), f"there is no {path}"
     named = re.findall(r"`([\w.]+)` (?:in |\()`([\w/]+\.py)`", text)
     assert len(named) >= 25
     for name, path in named:
@@ -67,11 +50,12 @@ def test_workflow_runs_what_every_change_must_pass_from_the_first_python_on():
 
 
 def test_citation_is_that_of_the_readme():
-    citation, readme = read_yaml("CITATION.cff"), (ROOT / "README.md").read_text(encoding="utf-8")
-    paper, bibtex = citation["preferred-citation"], readme.split("```bibtex")[1]
+    citation = read_yaml("CITATION.cff")
+    paper, bibtex = citation["preferred-citation"], (ROOT / "README.md").read_text("utf-8").split("```bibtex")[1]
     authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
-    assert f"{{{paper['title']}}}" in bibtex and f"{{{authors}}}" in bibtex and f"{{{paper['year']}}}" in bibtex
-    assert citation["version"] == PROJECT["version"] and citation["license"] == PROJECT["license"]
+    for field in (paper["title"], authors, paper["year"]):
+        assert f"{{{field}}}" in bibtex
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
 
 
 def test_changelog_begins_with_the_version_or_what_comes_after_it():
