@@ -42,30 +42,21 @@ def test_embeddings_are_those_of_the_processor(dtype):
 
 @pytest.mark.parametrize("number", [1, 3, 5])
 @pytest.mark.parametrize("method", GENERAL)
-def test_scores_are_those_of_the_processor(method, number):
-    texts, clips, masks = random_clips(4, number=number, dtype=torch.float64)
-    expected = retrieval_scores(texts, clips, masks, method)
-    found = retrieval_scores(texts.float().cuda(), clips.float().cuda(), masks.cuda(), method)
-    assert found.device.type == "cuda"
-    torch.testing.assert_close(found.double().cpu(), expected, atol=3e-6, rtol=0)
-    if method == "scalar":
-        weights = query_weights(texts.float().cuda(), clips.float().cuda(), masks.cuda())
-        torch.testing.assert_close(weights.double().cpu(), query_weights(texts, clips, masks), atol=3e-6, rtol=0)
-
-
-@pytest.mark.parametrize("method", [name for name in GENERAL if METHODS[name].is_trainable])
-def test_gradients_are_those_of_the_processor(method):
-    def gradients(*given):
-        *vectors, mask = given
-        vectors = [vector.requires_grad_() for vector in vectors]
-        return torch.autograd.grad(retrieval_scores(*vectors, mask, method).square().sum(), vectors)
-
-    given = random_clips(4, dtype=torch.float64)
-    texts, clips, mask = given
-    found = gradients(texts.float().cuda(), clips.float().cuda(), mask.cuda())
-    for one, other in zip(found, gradients(*given), strict=True):
-        assert other.abs().max() > 1e-3
-        torch.testing.assert_close(one.double().cpu(), other, atol=1e-4 * other.abs().max().item(), rtol=0)
+def test_scores_and_gradients_are_those_of_the_processor(method, number):
+    given = random_clips(4, number=number, dtype=torch.float64)
+    *vectors, mask = given
+    found = [*(vector.float().cuda() for vector in vectors), mask.cuda()]
+    results = []
+    for texts, clips, mask in (given, found):
+        is_trainable = METHODS[method].is_trainable
+        scores = retrieval_scores(texts.requires_grad_(is_trainable), clips.requires_grad_(is_trainable), mask, method)
+        gradients = torch.autograd.grad(scores.square().sum(), (texts, clips)) if is_trainable else ()
+        weights = [query_weights(texts, clips, mask)] if method == "scalar" else []
+        results.append([scores, *gradients, *weights])
+    for expected, found in zip(*results, strict=True):
+        assert found.device.type == "cuda"
+        largest = max(1, expected.abs().max().item())
+        torch.testing.assert_close(found.double().cpu(), expected, atol=1e-5 * largest, rtol=0)
 
 
 def test_the_closed_form_compiles_to_one_graph():
