@@ -65,35 +65,24 @@ def pages() -> dict[str, str]:
 # Commands -----------------------------------------------------------------------------------------------------------
 
 
-def _statements(text: str) -> Iterator[str]:
-    """Lines as a shell reads them: continued, quotes closed, without comments."""
-    statement, quote, previous = "", "", "\n"
-    characters = iter(text.replace("\\\n", " ") + "\n")
-    for character in characters:
-        if not quote and character == "#" and previous.isspace():
-            while character != "\n":
-                character = next(characters)
-        if not quote and character == "\n":
-            yield statement
-            statement = ""
-        elif character in "'\"" and quote in ("", character):
-            quote = "" if quote else character
-            statement += character
-        else:
-            statement += character
-        previous = character
+def _statements(text: str) -> Iterator[list[str]]:
+    """What a shell reads at once, as words and signs: lines are continued, quotes closed, comments left out."""
+    statement = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        statement += re.sub(r"(^|\s)#.*", "", line) + "\n"
+        lexer = shlex.shlex(statement, posix=True, punctuation_chars="();<>|&")
+        lexer.whitespace_split, lexer.commenters = True, ""
+        try:
+            yield list(lexer)
+        except ValueError:  # a quote is open
+            continue
+        statement = ""
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
     """The words of each command of a block; what is on other lines is taken for commands too."""
-    for statement in _statements(text):
-        lexer = shlex.shlex(statement, posix=True, punctuation_chars="();<>|&")
-        lexer.whitespace_split, lexer.commenters = True, ""
+    for tokens in _statements(text):
         words: list[str] = []
-        try:
-            tokens = list(lexer)
-        except ValueError:  # an apostrophe in what is no command
-            tokens = []
         for token in [*tokens, ";"]:
             if token and not set(token) <= set("();<>|&"):
                 words.append(token)
@@ -180,29 +169,12 @@ def _module(name: str, arguments: list[str]) -> None:
 
 
 def _python(arguments: list[str]) -> None:
-    if arguments[:1] == ["-c"]:
+    if arguments[0] == "-c":
         compile(arguments[1], "-c", "exec")
-    elif arguments[:1] == ["-m"]:
+    elif arguments[0] == "-m":
         _module(arguments[1], arguments[2:])
-    elif arguments:
+    else:
         assert (ROOT / arguments[0]).is_file(), f"there is no {arguments[0]}"
-        if arguments[0] == "train.py":
-            _module("scalar_retrieval.trainer", arguments[1:])
-
-
-def _launch(arguments: list[str]) -> None:
-    from accelerate.commands.launch import launch_command_parser
-
-    parsed = None
-
-    def parse() -> None:
-        nonlocal parsed
-        parsed, unknown = launch_command_parser().parse_known_args(arguments)
-        assert not unknown, unknown
-
-    _run(parse)
-    prefix = ["-m"] if parsed.module else []
-    _python([*prefix, parsed.training_script, *parsed.training_script_args])
 
 
 def _make(arguments: list[str]) -> None:
@@ -223,10 +195,7 @@ def _scalar(arguments: list[str]) -> None:
     _run(lambda: run(arguments))
 
 
-_PROGRAMS = {
-    "scalar": _scalar, "python": _python, "python3": _python, "make": _make, "pip": _pip,
-    "accelerate": lambda arguments: _launch(arguments[1:]) if arguments[:1] == ["launch"] else None,
-}  # fmt: skip
+_PROGRAMS = {"scalar": _scalar, "python": _python, "python3": _python, "make": _make, "pip": _pip}
 
 
 def check_command(words: list[str]) -> bool:

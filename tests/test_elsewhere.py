@@ -3,15 +3,14 @@
 What a user types and programs there, under a wheel and without this project or the Hub; also the sessions of pages.
 The README's is in `test_first_minute.py`; the Python of all pages runs in `test_pages.py`."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
-from urllib.request import Request, urlopen
 
+import httpx
 import pytest
 
 from tests.conftest import ROOT
@@ -99,18 +98,15 @@ def test_the_package_is_that_of_the_wheel(run, programs):
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_gallery_is_served_until_it_is_stopped(programs, place, stop):
-    hidden = ("PYTHONPATH", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "XDG_CACHE_HOME")
-    names = {name: value for name, value in os.environ.items() if name not in hidden}
+    names = {name: value for name, value in os.environ.items() if not re.match("PYTHONPATH|HF_|XDG_", name)}
     names |= {"HOME": str(place), "HF_HUB_OFFLINE": "1"}
     command = [programs / "scalar", "serve", "galleries/videos", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=place, env=names, **pipes) as serving:
         try:
             address = re.search(r"http://\S+", serving.stdout.readline())[0]
-            body = {"query": "a dog barks", "k": 1}
-            request = Request(f"{address}api/search", json.dumps(body).encode(), {"content-type": "application/json"})
-            with urlopen(request, timeout=60) as answer:
-                assert len(json.load(answer)["hits"]) == 1
+            answer = httpx.post(f"{address}api/search", json={"query": "a dog barks", "k": 1}, timeout=60)
+            assert len(answer.json()["hits"]) == 1
         finally:
             serving.send_signal(stop)
         _, reported = serving.communicate(timeout=60)

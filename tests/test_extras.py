@@ -78,41 +78,39 @@ def environment_with(folder, *more):
 
 
 @pytest.mark.slow
-def test_with_the_base_alone_every_command_says_what_to_install(tmp_path):
-    environment = environment_with(tmp_path)
-    (tmp_path / "folder").mkdir()
-    for command, extra in (
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
         ("index folder --output gallery --model model", "search"),
-        ("query gallery dog", "search"),
         ("train recipes/miniature.yaml", "train"),
         ("eval audit --benchmark msrvtt --root folder", "eval"),
         ("publish model folder user/name --dry-run out", "hub"),
-    ):
-        script = (
-            f"sys.path.append({str(ROOT / 'src')!r})\n"
-            "from scalar_retrieval.commands.errors import user_errors\n"
-            "from scalar_retrieval.commands.scalar import run\n"
-            f"try:\n    with user_errors():\n        run({command.split()!r})\n"
-            "except SystemExit as ended:\n    print(ended.code)\n"
-        )
-        reported = environment.run(
-            script.replace("import run\n", "import run\nsys.stderr = sys.stdout\n"), {}, tmp_path
-        )
-        assert reported.startswith("Error: This needs the package ") and reported.endswith("\n1\n"), reported
-        assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in reported
+    ],
+)
+def test_with_the_base_alone_a_command_says_what_to_install(command, extra, tmp_path):
+    (tmp_path / "folder").mkdir()
+    script = f"""
+sys.path.append({str(ROOT / "src")!r})
+from scalar_retrieval.commands.errors import user_errors
+from scalar_retrieval.commands.scalar import run
+sys.stderr = sys.stdout
+try:
+    with user_errors():
+        run({command.split()!r})
+except SystemExit as ended:
+    print(ended.code)
+"""
+    reported = environment_with(tmp_path).run(script, {}, tmp_path)
+    assert reported.startswith("Error: This needs the package ") and reported.endswith("\n1\n"), reported
+    assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in reported
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", JOBS)
 def test_a_room_needs_its_extra_alone(extra, tmp_path):
     room, others = JOBS[extra]
-    modules = [
-        ".".join(("scalar_retrieval", *path.relative_to(ROOT).with_suffix("").parts))
-        for path in sorted((ROOT / room).rglob("*.py"))
-        if not any(path.is_relative_to(ROOT / other) for other in others)
-    ]
-    environment = environment_with(tmp_path, *requirements(extra))
-    script = f"sys.path.append({str(ROOT / 'src')!r})\nfrom importlib import import_module\n" + "".join(
-        f"import_module({name!r})\n" for name in modules
-    )
-    environment.run(script, dict(os.environ), tmp_path)
+    script = f"sys.path.append({str(ROOT / 'src')!r})\n"
+    for path in sorted((ROOT / room).rglob("*.py")):
+        if not any(path.is_relative_to(ROOT / other) for other in others):
+            script += f"import scalar_retrieval.{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}\n"
+    environment_with(tmp_path, *requirements(extra)).run(script, dict(os.environ), tmp_path)

@@ -11,36 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 from peft import LoraConfig, get_peft_model
 
 from evidence.miniature.generation import generate
-from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.modeling_scalar import MODALITIES, load_model
+from scalar_retrieval.modeling_scalar import load_model
 from tests.conftest import ROOT
 from tests.disks import small_disk
+from tests.eval.slow import make_embeddings
 from tests.wrong_inputs import WRONG, fields
 
 pytestmark = pytest.mark.e2e
 
 PEAK = 1.5e9
-
-
-def _make_embeddings() -> Embeddings:
-    generator = torch.Generator().manual_seed(0)
-    clips = torch.nn.functional.normalize(torch.randn(12, 3, 16, generator=generator), dim=-1)
-    texts = torch.nn.functional.normalize(clips[:, 0] + 0.4 * torch.randn(12, 16, generator=generator), dim=-1)
-    names = [f"clip{number}" for number in range(12)]
-    return Embeddings(
-        text_embeds=texts,
-        modality_embeds=clips,
-        modality_mask=torch.ones(12, 3, dtype=torch.bool),
-        pairs=torch.arange(12)[:, None].expand(-1, 2),
-        clip_ids=names,
-        query_ids=[f"{name}#0" for name in names],
-        captions=[f"caption {name}" for name in names],
-        modalities=MODALITIES,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +40,7 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
     base.config.save_pretrained(folder / "adapter")
     fields("adapter/adapter_config.json", base_model_name_or_path="model")(folder)
     generate(folder / "data", num_train=2, num_validation=0, num_test=3, num_proc=1)
-    _make_embeddings().save(folder / "embeddings")
+    make_embeddings().save(folder / "embeddings")
     for argv in (
         "-m scalar_retrieval.search index data/test --model model --output gallery",
         "-m scalar_retrieval.eval run --embeddings embeddings --output results --rate 0 --label ours",
@@ -69,14 +51,8 @@ def valid(tmp_path_factory, tiny_model_dir, tiny_processor, commands) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = os.readlink(path)
-        elif path.is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture
@@ -142,9 +118,9 @@ def test_ctrl_c_ends_a_command_in_a_word_and_leaves_nothing_running(argv, moment
 
 
 def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
-    command = [sys.executable, *"-m scalar_retrieval.search index data/test --model model --output".split()]
+    command = [sys.executable, "-m", "scalar_retrieval.search", "index", "data/test", "--output", tmp_path / "out"]
     options = {"cwd": valid, "env": os.environ | {"PYTHONPATH": str(ROOT / "src")}, "text": True}
-    with subprocess.Popen([*command, tmp_path / "out"], stderr=subprocess.PIPE, **options) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, **options) as process:
         while "torch" not in Path(f"/proc/{process.pid}/maps").read_text():
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)

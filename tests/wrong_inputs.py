@@ -119,7 +119,6 @@ WRONG = [
     # Words are printed as they can be read, and never steer a terminal.
     wrong("a path with control characters", "-m scalar_retrieval.search info \x1b[31mred\x07", "\\x1b[31mred\\x07"),
     # Models.
-    wrong("a file in the place of a model", INDEX, "model", put("model", "weights")),
     wrong("no configuration", INDEX, "config.json", gone(CONFIG)),
     wrong("a configuration that is a deep object", INDEX, "config.json", put(CONFIG, DEEP)),
     wrong(
@@ -127,8 +126,6 @@ WRONG = [
         fields(CONFIG, **CODE_ELSEWHERE), put("model/evil.py", "open('EXECUTED', 'w')"),
     ),
     wrong("a dimension that is text", INDEX, "projection_dim", fields(CONFIG, projection_dim="16")),
-    wrong("no weights", INDEX, "safetensors", gone(WEIGHTS)),
-    wrong("weights without their end", INDEX, "model cannot be loaded", cut(WEIGHTS, 0.9)),
     wrong("only a pickle", INDEX, "safetensors", gone(WEIGHTS), put("model/pytorch_model.bin", PICKLE)),
     wrong(
         "an index of a file outside", MODEL, "model cannot be loaded", gone(WEIGHTS),
@@ -138,7 +135,6 @@ WRONG = [
     # Adapters.
     wrong("an adapter of a base that is gone", ADAPTER, "base", fields(LORA_CONFIG, base_model_name_or_path="base")),
     wrong("weights of an adapter cut short", ADAPTER, "adapter cannot be loaded", cut(LORA, 0.7)),
-    wrong("only a pickle of an adapter", ADAPTER, "safetensors", gone(LORA), put("adapter/adapter_model.bin", PICKLE)),
     # Checkpoints to convert.
     wrong("a checkpoint that executes code", CONVERT, "old.pt", put("old.pt", PICKLE)),
     wrong(
@@ -147,14 +143,11 @@ WRONG = [
     ),
     # Evaluation.
     wrong("an unknown score to measure", f"{RUN} --method best", "best"),
-    wrong("output in a file", RUN, "out", put("out", "mine")),
-    wrong("a plugin that fails", f"{RUN} --plugin mine", "mine", put("mine.py", "1 / 0\n")),
     wrong("a score of NaN", f"{RUN} --plugin mine", "NaN", put("mine.py", NAN_SCORE)),
     wrong("a result that is not JSON", REPORT, "results/results.json", put("results/results.json", "{")),
     # Benchmarks.
     wrong("an empty caption", f"{OWN} own.json", "caption", table(caption="  ")),
     wrong("a path with a NUL", f"{OWN} own.json", "a", table(video_path="a\0.mp4")),
-    wrong("a Parquet file of text", f"{OWN} own.parquet", "own.parquet", put("own.parquet", "video_id,caption\n")),
     wrong("a data set of code", f"{OWN} code", "code", put("code/code.py", "open('EXECUTED', 'w')\n")),
     wrong("no annotation", MSRVTT, DESCS, put("msrvtt/notes.txt", "")),
     wrong("an annotation that is not JSON", MSRVTT, DESCS, put(DESCS, "a,b\n")),
@@ -162,7 +155,6 @@ WRONG = [
     wrong("a clip that is gone", MODEL, "000001", gone("data/test/000001.mp4")),
     # Publishing.
     wrong("a dry run into a folder that is in use", PUSH.replace("--dry-run out", "--dry-run data"), "data"),
-    wrong("a model with only a pickle", PUSH, "safetensors", gone(WEIGHTS), put("model/pytorch_model.bin", PICKLE)),
     wrong("a model without a tokenizer", PUSH, "tokenizer", gone(TOKENIZER)),
     wrong("a damaged gallery", PUSH.replace("model model", "gallery gallery") + " --model user/model",
           "gallery.json", put("gallery/gallery.json", "{")),
