@@ -6,16 +6,16 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
-from torch.nn.functional import normalize
 from transformers import BertConfig, BertModel
 from transformers.dynamic_module_utils import custom_object_save
 
-from scalar_retrieval.eval.embedding.embeddings import Embeddings
-from scalar_retrieval.modeling_scalar import MODALITIES, load_model
+from scalar_retrieval import index
+from scalar_retrieval.modeling_scalar import load_model
 from tests.dual_encoders import write_clap, write_clip
+from tests.eval.slow import make_embeddings
 from tests.joint_encoders import write_joint_encoder
 from tests.media_corpus import media
-from tests.search.small_folder import run, write_clips
+from tests.search.small_folder import write_clips
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,16 +42,6 @@ def _write_encoders(folder: Path) -> None:
     write_joint_encoder(folder / "google" / "embeddinggemma-2")
 
 
-def _write_embeddings(folder: Path) -> None:
-    """A gallery with captions, as `scalar eval embed` writes it."""
-    embeds = normalize(torch.randn(8, 3, 96), dim=-1)
-    names = [f"clip{row}" for row in range(8)]
-    pairs = torch.arange(8)[:, None].expand(-1, 2)
-    metadata = {"model": "runs/miniature", "query_temperature": 0.1}
-    mask = torch.ones(8, 3, dtype=torch.bool)
-    Embeddings(embeds[:, 0], embeds, mask, pairs, names, names, names, MODALITIES, metadata=metadata).save(folder)
-
-
 def set_up(folder: Path) -> Path:
     """Write everything into an empty folder, and return it."""
     torch.manual_seed(0)
@@ -68,15 +58,10 @@ def set_up(folder: Path) -> Path:
         (folder / path).write_bytes(media("mp4", "mpeg4", "aac", seconds=1 + number / 10))
     write_clips(folder / "Videos")
     shutil.copytree(folder / "Videos", folder / "Videos" / "holiday")
-    run(
-        "index",
-        folder / "Videos",
-        "--model",
-        folder / "runs" / "miniature",
-        "--output",
-        folder / "galleries" / "videos",
-    )
-    _write_embeddings(folder / "galleries" / "msrvtt")
+    index(folder / "Videos", folder / "galleries" / "videos", folder / "runs" / "miniature")
+    # A gallery with captions, as `scalar eval embed` writes it
+    metadata = {"model": "runs/miniature", "query_temperature": 0.1}
+    make_embeddings(8, 1, dim=96, metadata=metadata).save(folder / "galleries" / "msrvtt")
     files = ["a.mp4", "b.mp4", "data/miniature/test/000000.mp4", "data/miniature/test/000001.mp4"] * 2
     lines = [f"a clip of number {number},{path}" for number, path in enumerate(files)]
     for name in ("train.csv", "val.csv"):

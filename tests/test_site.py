@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,6 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class _Page(HTMLParser):
-    """The identifiers and the formulas of a page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.identifiers, self.num_formulas = set(), 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.identifiers.add(dict(attributes).get("id"))
-        self.num_formulas += tag == "math"
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +31,13 @@ def test_every_page_is_in_the_site_and_the_front_page_is_the_readme(site):
     for path in (ROOT / "docs").glob("*.md"):
         assert (site / path.stem / "index.html").is_file()
     front = (site / "index.html").read_text(encoding="utf-8")
-    assert _Page(front).num_formulas == (ROOT / "README.md").read_text(encoding="utf-8").count("$$") // 2 > 0
+    assert front.count("<math") == (ROOT / "README.md").read_text(encoding="utf-8").count("$$") // 2 > 0
     assert "arithmatex" not in front and '<script src="http' not in front
 
 
 def test_the_reference_has_what_users_import_with_types_and_links(site):
     page = (site / "reference" / "modeling_scalar" / "index.html").read_text(encoding="utf-8")
-    assert "scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores" in _Page(page).identifiers
+    assert 'id="scalar_retrieval.modeling_scalar.scores_scalar.retrieval_scores"' in page
     assert "The modalities of each clip; at least one True" in page
     assert 'href="#scalar_retrieval.modeling_scalar.scores_scalar.ScoreOptions"' in page
     assert "[<code>" not in page and "(`" not in page

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from evidence.building import build_backbone
 from evidence.miniature.generation import generate
 from scalar_retrieval.eval.benchmarks.registry import load_benchmark
 from scalar_retrieval.modeling_scalar import load_model
@@ -26,18 +25,18 @@ _OTHERS = ("miniature", "joint")  # which go over the others, or start from an e
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml") if not path.stem.startswith(_OTHERS))
 
 
-@pytest.fixture(scope="module")
-def line(tmp_path_factory, unless_fast):
-    """A miniature set of a few clips, a backbone of two steps, and semantic targets."""
-    folder = tmp_path_factory.mktemp("training")
+def make_line(folder):
+    """Write a miniature set of a few clips, a backbone, and semantic targets."""
     generate(folder / "data", num_train=24, num_validation=0, num_test=6, num_proc=1)
     rows = load_benchmark("miniature", folder / "data", "train")
     make_semantic_targets(rows, folder / "targets.safetensors", "light", num_neighbors=4)
-    build_backbone(folder / "data", folder / "new", seed=50)
-    options = ["--root", folder / "data", "--model", folder / "new"]
-    options += ["--output_dir", folder / "backbone", "--max_steps", "2"]
-    run(ROOT / "recipes" / "miniature_backbone.yaml", *options)
+    shutil.copytree(ROOT / "recipes" / "miniature_backbone", folder / "backbone")
     return folder
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory, unless_fast):
+    return make_line(tmp_path_factory.mktemp("training"))
 
 
 def run(*arguments):
