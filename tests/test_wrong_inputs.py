@@ -16,7 +16,6 @@ from peft import LoraConfig, get_peft_model
 from evidence.miniature.generation import generate
 from scalar_retrieval.modeling_scalar import load_model
 from tests.conftest import ROOT
-from tests.disks import small_disk
 from tests.eval.slow import make_embeddings
 from tests.wrong_inputs import WRONG, fields
 
@@ -127,25 +126,3 @@ def test_ctrl_c_while_libraries_load_is_reported_in_a_word(valid, tmp_path):
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == "Interrupted." and "Traceback" not in stderr
-
-
-# A full disk ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        "-m evidence miniature --num-train 9 --num-validation 0 --num-test 9 --num-proc 1 --output",
-        "-m scalar_retrieval.eval run --embeddings embeddings --rate 0 --output",
-        "-m scalar_retrieval.eval report results --output",
-        "-m scalar_retrieval.hub_cards model model user/name --dry-run",
-        "-m scalar_retrieval.search index data/test --model model --output",
-    ],
-)
-def test_a_full_disk_is_reported_in_a_sentence(argv, place, tmp_path, commands):
-    with small_disk(tmp_path / "disk", 200_000) as disk:
-        (disk / "full").write_bytes(bytes(180_000))
-        outcome = commands.run(*argv.split(), disk / "out", cwd=place, timeout=30)
-    assert outcome.code == 1 and "Traceback" not in outcome.stderr, outcome.stderr[-3000:]
-    reported = outcome.stderr.splitlines()[-1]
-    assert reported.startswith("Error: ") and ("disk is full" in reported or "No space left" in reported), reported
