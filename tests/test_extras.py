@@ -78,34 +78,6 @@ def environment_with(folder, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        ("index folder --output gallery --model model", "search"),
-        ("train recipes/miniature.yaml", "train"),
-        ("eval audit --benchmark msrvtt --root folder", "eval"),
-        ("publish model folder user/name --dry-run out", "hub"),
-    ],
-)
-def test_with_the_base_alone_a_command_says_what_to_install(command, extra, tmp_path):
-    (tmp_path / "folder").mkdir()
-    script = f"""
-sys.path.append({str(ROOT / "src")!r})
-from scalar_retrieval.commands.errors import user_errors
-from scalar_retrieval.commands.scalar import run
-sys.stderr = sys.stdout
-try:
-    with user_errors():
-        run({command.split()!r})
-except SystemExit as ended:
-    print(ended.code)
-"""
-    reported = environment_with(tmp_path).run(script, {}, tmp_path)
-    assert reported.startswith("Error: This needs the package ") and reported.endswith("\n1\n"), reported
-    assert f'not installed: `pip install "scalar-retrieval[{extra}]"`.' in reported
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("extra", JOBS)
 def test_a_room_needs_its_extra_alone(extra, tmp_path):
     room, others = JOBS[extra]

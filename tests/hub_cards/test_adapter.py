@@ -19,7 +19,7 @@ from scalar_retrieval.hub_cards.records.evaluations import eval_results, read_re
 from scalar_retrieval.modeling_scalar import ScalarModel, load_model
 from tests.hub_cards.folders import CODE, COMMIT, PROCESSOR, make_adapter, names, write_card, write_json
 from tests.hub_cards.pushing import push_adapter, push_model
-from tests.hub_cards.records.test_evaluations import SHA256
+from tests.hub_cards.records.test_evaluations import make_content
 from tests.hub_cards.records.test_runs import RECIPE, TRAINING
 
 
@@ -65,8 +65,8 @@ def test_the_card_of_an_adapter_has_the_content_of_its_files(tmp_path):
         "Hardware: 4 x NVIDIA A100-SXM4-64GB.",
         "Time: 0:03 (hours and minutes).",
         f"commit `{'b' * 40}` with local changes",
-        f"Gallery: 100 clips, SHA-256 `{SHA256}`; clips with video: 95 (95%), audio: 85 (85%)",
-        "| SCALAR (own) | 32.3 |",
+        f"Gallery: 100 clips, SHA-256 `{make_content()['gallery']['sha256']}`; clips with video: 78 (78%)",
+        "| SCALAR (own) | 91.0 |",
         "](results/miniature-test/results.png)",
         "This benchmark is synthetic",
         "No clip was left out.",
