@@ -118,16 +118,6 @@ def test_a_score_of_the_folder_is_evaluated(scalar):
     assert "least" in scalar("eval", "run", *asked, "--output", "results/msrvtt")
 
 
-def test_a_metric_is_loaded(run):
-    code = """
-from pathlib import Path
-import evaluate, scalar_retrieval
-metric = evaluate.load(str(Path(scalar_retrieval.__file__).parent / "eval" / "metrics" / "retrieval"))
-print(metric.name)
-"""
-    assert run(code) == "retrieval\n"
-
-
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
 def test_a_session_of_python_runs(session, run):
     assert run(session.read_text(encoding="utf-8"))

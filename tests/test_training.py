@@ -58,13 +58,6 @@ def log_of(folder):
     return json.loads((last_checkpoint(folder) / "trainer_state.json").read_text())["log_history"]
 
 
-PLUGIN = """from scalar_retrieval.modeling_scalar.scores_scalar import register_method
-
-
-@register_method("of_a_plugin", needs=("audio",))
-def of_a_plugin(pairs):
-    return pairs.similarities[:2].mean(0)
-"""
 SCALAR_LOSSES = {"align", "mask", "sem", "unif", "dam"}
 LOSSES = {
     "ablation_cross_arity": SCALAR_LOSSES - {"mask"},
@@ -109,32 +102,6 @@ def test_every_recipe_trains_and_saves(line, tmp_path, name):
     assert number == sum(value.numel() for value in saved)
     told = {"global_step": 4, "batch_size": 8, "num_examples": 24, "resumed": False, "precision": "float32"}
     assert told.items() <= record.items() and record["versions"]["torch"] == torch.__version__
-
-
-def test_a_score_of_a_plugin_trains_where_some_clips_lack_what_it_needs(line, tmp_path, commands):
-    """By the command, as a user starts it: the module lies in the working folder."""
-    (tmp_path / "my_scores.py").write_text(PLUGIN)
-    fields = [
-        "--plugin",
-        "my_scores",
-        "--aggregation",
-        "of_a_plugin",
-        "--objective",
-        "contrastive",
-        "--use_cpu",
-        "true",
-    ]
-    fields += ["--use_cpu", "true", "--max_steps", "3", "--logging_steps", "1", "--per_device_train_batch_size", "8"]
-    fields += ["--output_dir", tmp_path / "out"]
-    done = commands.run(
-        "train.py", *overlay(line), *fields, "--output_dir", tmp_path / "out", cwd=tmp_path, timeout=60
-    )
-    assert done.code == 0, done.stderr[-3000:]
-    losses = [entry["loss_align"] for entry in log_of(tmp_path / "out") if "loss_align" in entry]
-    assert len(losses) == 3 and all(0 < loss < 20 for loss in losses)
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["aggregation"] == "of_a_plugin"
-    with pytest.raises(ValueError, match="If a plugin registers it, load the plugin"):
-        load_model(tmp_path / "out")
 
 
 def test_a_full_disk_loses_no_checkpoint(line, tmp_path, commands):

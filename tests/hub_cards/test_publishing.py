@@ -1,8 +1,6 @@
 """One commit or none: what a push makes of a repository, and what it leaves when it fails."""
 
 import json
-import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +8,6 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import yaml_dump
 from safetensors.torch import save_file
 
-from scalar_retrieval.hub_cards import publishing
 from scalar_retrieval.hub_cards.adapter import KIND as ADAPTER
 from scalar_retrieval.hub_cards.card import KEPT_BEGIN, KEPT_END, Details, read_card
 from scalar_retrieval.hub_cards.errors import PublishError
@@ -42,16 +39,6 @@ def card(folder, repo_id: str, details: Details, kind="model", text="A model.") 
 def push(hub, folder, make_card=card, api=None, kind=MODEL, repo_id=NAME, license="mit", **options):
     given = Push(source=folder, repo_id=repo_id, license=license, **options)
     return commit_folder(api or hub.api(), kind, given, folder, make_card)
-
-
-def preview(folder, output):
-    """What a dry run writes."""
-
-    def stage(settings, staged, api):
-        shutil.copytree(folder, staged, dirs_exist_ok=True)
-
-    given = Push(source=folder, repo_id=NAME, license="mit", dry_run=output)
-    return publishing.send(given, replace(MODEL, stage=stage, make_card=card))
 
 
 def files_of(hub):
@@ -205,16 +192,14 @@ def test_a_repository_with_other_content_is_not_mixed_with(hub, folder):
 
 
 @pytest.mark.parametrize("prefix", ["hf_", "hf_oauth__refresh_", "api_org_"])
-def test_a_token_in_a_file_is_not_published(hub, folder, tmp_path, prefix):
+def test_a_token_in_a_file_is_not_published(hub, folder, prefix):
     (folder / "recipe.json").write_text('{"call": "hf_hub_download", "file": "hf_modeling_scalar_base_model.py"}')
     check_no_token(folder)
     token = f"{prefix}eyJhbGciOiJFZERTQSJ9"
     (folder / "recipe.json").write_text(json.dumps({"hub_token": token}))
-    for act in (push, lambda *_: preview(folder, tmp_path / "out")):
-        with pytest.raises(ValueError, match="recipe.json holds what looks like a token") as error:
-            act(hub, folder)
-        assert token not in str(error.value)
-    assert not hub.repos and not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="recipe.json holds what looks like a token") as error:
+        push(hub, folder)
+    assert token not in str(error.value) and not hub.repos
 
 
 @pytest.mark.parametrize("path", ["/home/me/runs/model", "C:\\Users\\me", "/scratch/runs"])

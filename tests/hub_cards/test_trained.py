@@ -31,14 +31,14 @@ def test_results_can_be_chosen_and_are_of_these_weights(adapter_dir, staged, tmp
         stage_adapter(adapter_dir, tmp_path / "again", BASE)
 
 
-def test_coordinates_of_codecarbon_stay_here(adapter_dir, staged):
+def test_emissions_are_added_in_grams_and_their_coordinates_stay_here(adapter_dir, staged):
     columns = "timestamp,emissions,energy_consumed,duration,country_name,longitude,latitude,codecarbon_version"
-    row = "2026-01-01,0.1,0.2,3,Germany,11.5820,48.1351,3.0"
-    (adapter_dir / "emissions.csv").write_text(f"{columns}\n{row}\n")
+    rows = "2026-01-01,0.1,0.2,3,Germany,11.5820,48.1351,3.0\n2026-01-02,0.3,0.2,3,Germany,11.5820,48.1351,3.0"
+    (adapter_dir / "emissions.csv").write_text(f"{columns}\n{rows}\n")
     stage_adapter(adapter_dir, staged, BASE)
     assert not (staged / "emissions.csv").exists()
     reported = json.loads((staged / "emissions.json").read_text())
-    assert reported == {"emissions": 100.0, "source": "CodeCarbon 3.0", "geographical_location": "Germany"}
+    assert reported == {"emissions": 400.0, "source": "CodeCarbon 3.0", "geographical_location": "Germany"}
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,3 @@ def test_a_file_that_is_no_record_of_emissions_is_named(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"emissions\.csv"):
         read_emissions(path)
-
-
-def test_emissions_of_all_rows_are_added_in_grams(tmp_path):
-    path = tmp_path / "emissions.csv"
-    assert read_emissions(path) is None
-    path.write_text(
-        EMISSIONS + "1,100.0,0.0012,0.003,Italy,veneto,3.0.4\n2,50.0,0.0003,0.001,Italy,veneto,3.0.4\n", "utf-8"
-    )
-    found = read_emissions(path)
-    assert found.pop("emissions") == pytest.approx(1.5)
-    assert found == {"source": "CodeCarbon 3.0.4", "geographical_location": "Italy"}
