@@ -10,10 +10,12 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scalar_retrieval.gallery.gallery import Gallery
@@ -63,24 +65,7 @@ def _read_and_tell(model: str, folder: str) -> None:
             there = (clip.has("video"), clip.has("audio"), bool((clip.subtitle or "").strip()))
             reads, problems = list(compress(MODALITIES, there)), clip.problems
         print(json.dumps([reads, problems, time.monotonic() - started, len(os.listdir("/proc/self/fd"))]), flush=True)
-    print(json.dumps(_family(os.getpid())[1:]))
-
-
-def _family(pid: int) -> list[int]:
-    """A process and all that it has started, as far as they are alive."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                state, parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != "Z":
-                parents[int(entry)] = int(parent)
-    family = [pid] if pid in parents else []
-    for member in family:
-        family += [child for child, parent in parents.items() if parent == member]
-    return family
+    print(json.dumps([decoder.pid for decoder in psutil.Process().children(recursive=True)]))
 
 
 @pytest.fixture(scope="module")
@@ -232,12 +217,13 @@ HUNGRY = (
 )  # fmt: skip
 
 
-def _bytes_of(pid: int) -> int:
-    """The memory of a process, of which shared pages count in parts: a child shares all of its parent's at first."""
-    try:
-        return 1024 * int(re.search(r"^Pss:\s*(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)[1])
-    except (OSError, TypeError):  # it has ended
-        return 0
+def _bytes_of(process: psutil.Process) -> int:
+    """The memory of a process and of all that it has started; of what they share, each has a part."""
+    number = 0
+    with suppress(psutil.NoSuchProcess):
+        for member in (process, *process.children(recursive=True)):
+            number += member.memory_full_info().pss
+    return number
 
 
 @pytest.mark.promise("files", "Eight hostile files at once stay within the memory limit")
@@ -246,9 +232,9 @@ def test_eight_hungry_files_in_one_batch_stay_within_the_limit_of_memory(
 ):
     files = [media_corpus / name for name in HUNGRY]
     running = commands.start(*INDEX, tiny_model_dir, "--output", tmp_path / "gallery", *files)
-    most, stop = 0, time.monotonic() + 120
-    while (family := _family(running.pid)) and time.monotonic() < stop:
-        most = max(most, sum(map(_bytes_of, family)))
+    process, most, stop = psutil.Process(running.pid), 0, time.monotonic() + 120
+    while process.is_running() and time.monotonic() < stop:
+        most = max(most, _bytes_of(process))
         time.sleep(0.05)
     assert running.wait(1).code == 0
     assert 1e8 < most < MEMORY, f"{most / 1e9:.2f} GB"

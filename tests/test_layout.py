@@ -22,19 +22,16 @@ ALLOWED = {
     "hub_cards": {"commands", "eval", "gallery", "modeling_scalar"},  # of `eval` the reports alone, see below
 }
 ALLOWED["evidence"] = ALLOWED["tests"] = set(ALLOWED)  # which nothing imports
-REMOTE_CODE = {"torch", "transformers", "huggingface_hub"}
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files, charset-normalizer guesses what
-# subtitles are encoded in, and both may be absent. Scores name NumPy's arrays for type checkers alone.
-READERS = {
-    "scores_scalar.py",
-    "media_scalar.py",
-    "tracks_scalar.py",
-    "feature_extraction_scalar.py",
-    "image_processing_scalar.py",
-    "processing_scalar.py",
-    "image_processing_joint_scalar.py",
-    "processing_joint_scalar.py",
-}
+# subtitles are encoded in, and both may be absent.
+REMOTE_CODE = {
+    "torch",
+    "transformers",
+    "huggingface_hub",
+    "numpy",
+    "av",
+    "charset_normalizer",
+} | sys.stdlib_module_names
 
 
 def imported(path: Path) -> list[tuple[int, str]]:
@@ -81,9 +78,8 @@ def test_remote_code_is_flat_and_needs_nothing_else():
         for level, module in imported(path):
             if level:
                 assert level == 1 and module and "." not in module, f"{path.name}: from {'.' * level}{module}"
-            elif (package := module.split(".")[0]) not in REMOTE_CODE:
-                is_reader = path.name in READERS and package in {"numpy", "av", "charset_normalizer"}
-                assert is_reader or package in sys.stdlib_module_names, f"{path.name} imports {package}"
+            else:
+                assert module.split(".")[0] in REMOTE_CODE | sys.stdlib_module_names, f"{path.name} imports {module}"
 
 
 def test_the_constraints_hold_every_dependency():

@@ -1,6 +1,5 @@
 """Editors and type checkers know every public name, and what a program makes with them."""
 
-import ast
 import json
 import re
 import subprocess
@@ -18,15 +17,6 @@ UNKNOWN = re.compile(r"\b(Any|Unknown)\b")
 ARRAY = "ndarray[tuple[Any, ...], dtype[Any]]"  # NumPy's own, of any shape and dtype
 
 
-def names_of(code):
-    """The variables that a program sets outside functions."""
-    for statement in ast.parse(code).body:
-        if isinstance(statement, ast.Assign):
-            for node in ast.walk(statement.targets[0]):
-                if isinstance(node, ast.Name):
-                    yield node.id
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What the type checker says of the sessions, and of the types of all names."""
@@ -36,7 +26,7 @@ def found(tmp_path_factory):
     (folder / "names.py").write_text(f"from scalar_retrieval import {names}\n{revealed}")
     for session in SESSIONS:
         code = session.read_text(encoding="utf-8")
-        revealed = "".join(f"reveal_type({name})\n" for name in names_of(code))
+        revealed = "".join(f"reveal_type({name})\n" for name in re.findall(r"^(\w+) = ", code, re.MULTILINE))
         (folder / session.name).write_text(code + revealed)
     # As an editor sees them, in a folder of a user's with this environment
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
