@@ -214,11 +214,5 @@ def check_command(words: list[str]) -> bool:
     check = _PROGRAMS.get(words[0].removeprefix(".venv/bin/"))
     if check is None:
         return False
-    # What a page names, a reader has.
-    for option, target in (("--model", "runs/miniature"), ("--embeddings", "galleries/videos")):
-        for name in (Path(word) for before, word in zip(words, words[1:], strict=False) if before == option):
-            if not (name.is_absolute() or name.exists() or ":" in str(name)) and Path(target).exists():
-                name.parent.mkdir(parents=True, exist_ok=True)
-                name.symlink_to(Path(target).resolve())
     check(words[1:])
     return True

@@ -50,6 +50,11 @@ def run_python(blocks):
 
 
 def test_every_command_is_accepted_by_its_parser(place):
+    # What a page names, a reader has.
+    (place / "checkpoints").mkdir()
+    for name in ("MODEL", "runs/joint", "runs/joint_light", "runs/mine", "checkpoints/vast"):
+        (place / name).symlink_to(place / "runs" / "miniature")
+    (place / "galleries" / "theirs").symlink_to(place / "galleries" / "videos")
     problems, count = [], 0
     for block in (block for blocks in PAGES.values() for block in blocks if block.language in SHELL):
         for words in commands_of(block.text):

@@ -3,17 +3,13 @@
 Made of links into the environment that runs the tests, so nothing is downloaded: the same versions, less of them.
 """
 
-import re
 import subprocess
 import sys
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+from packaging.utils import canonicalize_name
 
 
 def required(packages: list[str]) -> dict[str, Distribution]:
@@ -22,9 +18,9 @@ def required(packages: list[str]) -> dict[str, Distribution]:
     wanted = [Requirement(package) for package in packages]
     while wanted:
         requirement = wanted.pop()
-        if _key(requirement.name) in found and not requirement.extras:
+        if canonicalize_name(requirement.name) in found and not requirement.extras:
             continue
-        found[_key(requirement.name)] = package = distribution(requirement.name)
+        found[canonicalize_name(requirement.name)] = package = distribution(requirement.name)
         for line in package.requires or []:
             needed = Requirement(line)
             extras = requirement.extras or {""}
