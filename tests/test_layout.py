@@ -19,7 +19,7 @@ ALLOWED = {
     "eval": {"commands", "gallery", "modeling_scalar"},
     "trainer": {"commands", "eval", "gallery", "modeling_scalar"},
     "search": {"commands", "gallery", "modeling_scalar"},
-    "hub_cards": {"commands", "eval", "gallery", "modeling_scalar"},  # of `eval` the reports alone, see below
+    "hub_cards": {"commands", "eval", "gallery", "modeling_scalar"},
 }
 ALLOWED["evidence"] = ALLOWED["tests"] = set(ALLOWED)  # which nothing imports
 # NumPy comes with transformers and carries raw frames and sound; PyAV decodes files, charset-normalizer guesses what
@@ -55,12 +55,6 @@ def test_imports_go_one_way(room):
         others = {parts[1] for parts in modules if parts[0] == "scalar_retrieval" and len(parts) > 1}
         assert others <= ALLOWED[room], f"{path.relative_to(ROOT)} imports {others}"
         assert not {parts[0] for parts in modules} & {*ROOMS, "recipes"}, f"{path} imports a room by its bare name"
-
-
-def test_cards_take_of_evaluation_its_reports_alone():
-    found = {module for path in (ROOT / "hub_cards").rglob("*.py") for _, module in imported(path)}
-    of_eval = {module for module in found if module.startswith("scalar_retrieval.eval")}
-    assert of_eval and all(module.startswith("scalar_retrieval.eval.reports.") for module in of_eval)
 
 
 def test_a_library_does_not_change_how_ctrl_c_is_reported():

@@ -37,13 +37,9 @@ def call(*arguments):
     return result, called
 
 
-def test_what_is_not_given_has_the_default_of_its_field():
-    result, (settings,) = call("a", "b")
-    assert result.exit_code == 0
+def test_what_is_given_is_converted_and_what_is_not_has_the_default_of_its_field():
+    _, (settings,) = call("a", "b")
     assert settings == Settings(["a", "b"], None, "one", [0.5, 1.0]) and settings.progress
-
-
-def test_what_is_given_is_converted_to_what_the_field_holds():
     _, (settings,) = call("a", "--pair", "x=1", "--pair", "y=2", "--kind", "other", "--rate", "0.1")
     assert settings == Settings(["a"], {"x": "1", "y": "2"}, "other", [0.1])
 

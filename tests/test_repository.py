@@ -42,11 +42,6 @@ def test_citation_is_that_of_the_readme():
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
 
 
-def test_changelog_begins_with_the_version_or_what_comes_after_it():
-    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings[0] in ("Unreleased", PROJECT["version"]) and PROJECT["version"] in headings
-
-
 def test_the_readme_installs_the_torch_of_the_constraints():
     pinned = re.search("^torch==.*", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[0]
     assert f"pip install {pinned} " in (ROOT / "README.md").read_text(encoding="utf-8")

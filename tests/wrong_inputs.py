@@ -133,7 +133,6 @@ WRONG = [
     ),
     wrong("no processor", INDEX, "processor", gone("model/processor_config.json")),
     # Adapters.
-    wrong("an adapter of a base that is gone", ADAPTER, "base", fields(LORA_CONFIG, base_model_name_or_path="base")),
     wrong("weights of an adapter cut short", ADAPTER, "adapter cannot be loaded", cut(LORA, 0.7)),
     # Checkpoints to convert.
     wrong("a checkpoint that executes code", CONVERT, "old.pt", put("old.pt", PICKLE)),
@@ -149,13 +148,9 @@ WRONG = [
     wrong("an empty caption", f"{OWN} own.json", "caption", table(caption="  ")),
     wrong("a path with a NUL", f"{OWN} own.json", "a", table(video_path="a\0.mp4")),
     wrong("a data set of code", f"{OWN} code", "code", put("code/code.py", "open('EXECUTED', 'w')\n")),
-    wrong("no annotation", MSRVTT, DESCS, put("msrvtt/notes.txt", "")),
     wrong("an annotation that is not JSON", MSRVTT, DESCS, put(DESCS, "a,b\n")),
     wrong("an annotation that was changed", MODEL, "data/test.jsonl", cut("data/test.jsonl")),
     wrong("a clip that is gone", MODEL, "000001", gone("data/test/000001.mp4")),
     # Publishing.
     wrong("a dry run into a folder that is in use", PUSH.replace("--dry-run out", "--dry-run data"), "data"),
-    wrong("a model without a tokenizer", PUSH, "tokenizer", gone(TOKENIZER)),
-    wrong("a damaged gallery", PUSH.replace("model model", "gallery gallery") + " --model user/model",
-          "gallery.json", put("gallery/gallery.json", "{")),
 ]  # fmt: skip

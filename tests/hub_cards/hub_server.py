@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -109,16 +110,6 @@ class Repo:
     def add_commit(self, title: str, files: dict[str, bytes]) -> str:
         self.commits.append(Commit(secrets.token_hex(20), title, files))
         return self.head.sha
-
-
-@dataclass
-class Call:
-    """A request as routes see it."""
-
-    method: str
-    query: dict[str, list[str]]
-    body: bytes
-    has_token: bool
 
 
 ROUTES: list[tuple[str, re.Pattern, Callable]] = []
@@ -268,7 +259,8 @@ class HubServer:
             try:
                 if token and token != self.token:
                     raise HubError(401, "Invalid credentials in Authorization header")
-                answer = self._route(Call(method, parse_qs(address.query), body, bool(token)), address.path)
+                call = SimpleNamespace(method=method, query=parse_qs(address.query), body=body, has_token=bool(token))
+                answer = self._route(call, address.path)
             except HubError as error:
                 answer = error.answer
             except Exception:  # the client gets an answer, and the end of the server fails the test
@@ -300,7 +292,7 @@ class HubServer:
         found = re.search("^license: *(.*)$", json.loads(call.body)["content"], re.MULTILINE)
         if found is not None and not re.fullmatch(r"\[?[a-z0-9.+-]+\]?", found[1]):
             return Answer({"errors": [{"message": f'"license" cannot be {found[1]}'}], "warnings": []}, 400)
-        return {"errors": [], "warnings": [] if found else [{"message": '"license" is missing'}]}
+        return {"errors": [], "warnings": []}
 
     @route("POST", "/api/repos/create")
     def _create_repo(self, call):

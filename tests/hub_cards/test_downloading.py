@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.store.provenance import pending_download
-from scalar_retrieval.hub_cards.publish import publish
 from scalar_retrieval.modeling_scalar import load_model, model_identity
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search import __main__ as search
@@ -105,10 +104,3 @@ def test_a_gallery_finds_encoders_side_by_side_at_the_revisions_that_made_it(hub
         assert_found()
         missing = index("--model", "user/clip+user/other", code=1).stderr
     assert "user/other" in missing and "cannot be reached" in missing
-    # Its card leads to each of them.
-    publish("gallery", "user/gallery", dry_run="published")
-    card = (place / "published" / "README.md").read_text()
-    for name in ("user/clip", "user/clap"):
-        assert f"[{name}](https://huggingface.co/{name})" in card
-        assert f"huggingface.co/{name}@" not in card
-    assert Gallery.open(place / "published").model == made.model
