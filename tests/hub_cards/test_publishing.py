@@ -213,9 +213,7 @@ def test_a_path_of_this_machine_is_not_published(hub, folder, path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/home/jane doe/runs/tiny", "tiny"),
         ("C:\\Users\\jane\\tiny", "tiny"),
-        ("runs/tiny", "runs/tiny"),
         ("https://example.org/a/b", "https://example.org/a/b"),
         ("no sound: /home/jane doe/a b.mp4: stream 3/4", "no sound: a b.mp4: stream 3/4"),
         ("cannot read '/x/y/a.mp4' and /x/z/b.srt", "cannot read 'a.mp4' and b.srt"),
