@@ -58,7 +58,7 @@ def place(tmp_path_factory):
         name, caption = f"clip{number}.mp4", f"clip number {number}"
         shutil.copy(folder / ("a.mp4", "b.mp4")[number % 2], folder / name)
         rows.append(f"{caption},{name},{caption},{name}")
-    (folder / "clips.csv").write_text("\n".join(rows) + "\n")
+    (folder / "clips.csv").write_text("\n".join(rows))
     (folder / "my_scores.py").write_text(SCORE)
     return folder
 

@@ -228,8 +228,6 @@ def test_the_snippet_scores_as_the_model_does(tmp_path, monkeypatch, names, temp
     embeddings = saved_store(tmp_path / "store", metadata=described, modalities=names)
     stage_gallery(tmp_path / "store", tmp_path / "staged", PublishedModel("user/model"))
     card = staged_card(tmp_path / "staged")
-    for name, values in calibration.items():
-        assert f"| `{name}` | `{', '.join(map(str, values))}` |" in card
     namespace = {}
     for block in blocks(card):
         exec(block.replace('"user/gallery"', repr(str(tmp_path / "staged"))), namespace)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.hub_cards.__main__ import app
+from scalar_retrieval.hub_cards.card import read_card
 from scalar_retrieval.hub_cards.publish import publish
 from tests.conftest import ROOT
 from tests.modeling_scalar.test_loading import save_adapter
@@ -22,8 +23,7 @@ def gallery_dir(tmp_path):
 
 
 def kind_of(folder):
-    card = (Path(folder) / "README.md").read_text()
-    return card.split("<!-- hub_cards: ", 1)[1].split(" ", 1)[0]
+    return read_card((Path(folder) / "README.md").read_text())[0]
 
 
 def test_a_dry_run_gives_the_folder_that_the_command_writes(hub, model_dir, tmp_path, monkeypatch):

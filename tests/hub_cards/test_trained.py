@@ -80,8 +80,7 @@ def card_of(folder, config):
 def test_limitations_are_those_of_the_model(tmp_path):
     text_config = {"model_type": "clip_text_model", "num_hidden_layers": 2}
     card = card_of(tmp_path, {"aggregation": "gram", "text_config": text_config})
-    for part in ("**Direction.**", "**Second stage.**", "**Backbone.**", "compute_weights", r"\tau_w", "model.match"):
-        assert part not in card
+    assert not re.search(r"\*\*(Direction|Second stage|Backbone)\.|compute_weights|\\tau_w|model\.match", card)
     assert "Clips are ranked by GRAM volume (`gram`" in card
     write_json(RECIPE | {"benchmark": "vast27m"}, tmp_path / "recipe.json")
     card = card_of(tmp_path, {"text_config": text_config})
