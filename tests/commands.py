@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +47,10 @@ class Running:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal to the process and to what it has started, unless it has ended."""
-        with suppress(ProcessLookupError):
+        try:
             os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
 
     def printed(self, stream: str = "stdout") -> str:
         """What it has printed until now."""
@@ -58,12 +59,12 @@ class Running:
     def wait(self, timeout: float = 20) -> Outcome:
         """Wait for the end; an AssertionError, and no process left, if it does not come in time (seconds)."""
         ended = self._commands._ended(self.pid, timeout)
-        if not ended:
+        if ended is None:
             self.kill()
             self._commands._ended(self.pid, 10)
+        code, peak = ended or (None, 0)
         texts = [self.printed(name) for name in ("stdout", "stderr")]
         assert ended, f"{self._argv} does not end within {timeout} s:\n{texts[0][-2000:]}\n{texts[1][-2000:]}"
-        code, peak = ended
         return Outcome(code, *texts, time.monotonic() - self._started, peak)
 
 
@@ -76,54 +77,55 @@ class Commands:
     """
 
     def __init__(self, folder: Path):
-        self._folder, self._count, self._buffer = folder, 0, b""
-        self._outcomes = {}  # code and peak by process; empty while it runs
-        self._last = None  # the process that was started last
+        self._folder, self._count, self._results, self._started = folder, 0, {}, None
         environment = os.environ | {
             "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(folder / "home"), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
         }  # fmt: skip
-        here, elsewhere, answers = os.pipe(), os.pipe(), os.pipe()
-        ends = here[0], elsewhere[0], answers[1]
-        command = [sys.executable, __file__, *map(str, ends)]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT, pass_fds=ends)
-        for end in ends:
-            os.close(end)
-        self._requests = here[1], elsewhere[1]  # by whether a command cannot find the project
-        self._answers = answers[0]
+        requests, answers = os.pipe(), os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(requests[0]), str(answers[1])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT,
+            pass_fds=(requests[0], answers[1]),
+        )  # fmt: skip
+        os.close(requests[0])
+        os.close(answers[1])
+        here = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._ends = {False: here, True: (requests[1], answers[0])}  # by whether it cannot find the project
+        self._buffers = dict.fromkeys((here[1], answers[0]), b"")
 
     def close(self) -> None:
         """End the processes that have imported everything, and what they still run."""
-        for pid, outcome in self._outcomes.items():
-            if not outcome:
-                with suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
         # By an empty line: a process that a test has forked may hold the pipes open.
-        for end in self._requests:
-            os.write(end, b"\n")
+        for requests, _ in self._ends.values():
+            os.write(requests, b"\n")
+        for end in self._ends[True]:
             os.close(end)
+        self._process.stdin.close()
         self._process.wait(10)
-        os.close(self._answers)
+        self._process.stdout.close()
 
     def _read(self, timeout: float) -> bool:
-        """Read what the processes tell; False if nothing comes in time."""
-        if not select.select([self._answers], [], [], timeout)[0]:
-            return False
-        more = os.read(self._answers, 65536)
-        assert more, "the processes of the commands have ended"
-        *lines, self._buffer = (self._buffer + more).split(b"\n")
-        for pid, *outcome in map(json.loads, lines):
-            self._outcomes[pid] = outcome
-            if not outcome:
-                self._last = pid
-        return True
+        """Read what either process tells; False if nothing comes in time."""
+        ready = select.select(list(self._buffers), [], [], timeout)[0]
+        for end in ready:
+            more = os.read(end, 65536)
+            assert more, "the process of the commands has ended"
+            *lines, self._buffers[end] = (self._buffers[end] + more).split(b"\n")
+            for message in map(json.loads, lines):
+                if "started" in message:
+                    self._started = message["started"]
+                    self._results.pop(self._started, None)  # of an earlier process with the same number
+                else:
+                    self._results[message["pid"]] = (message["code"], message["peak"])
+        return bool(ready)
 
-    def _ended(self, pid: int, timeout: float) -> list[int]:
-        """The code and the peak of a process; nothing if it does not end in time."""
+    def _ended(self, pid: int, timeout: float) -> tuple[int, int] | None:
         stop = time.monotonic() + timeout
-        while not self._outcomes[pid] and self._read(max(0, stop - time.monotonic())):
-            pass
-        return self._outcomes[pid]
+        while pid not in self._results:
+            if not self._read(max(0, stop - time.monotonic())):
+                return None
+        return self._results[pid]
 
     def start(
         self,
@@ -136,8 +138,9 @@ class Commands:
         Start a command.
 
         Args:
-            argv: `"-m", "scalar_retrieval.search", "query", ...`, or `"train.py", ...`: what follows `python`. After
-                `-m` comes a module, otherwise a script of this repository.
+            argv: `"-m", "scalar_retrieval.search", "query", ...`, or `"train.py", ...`: what follows `python`. Names
+            with a leading
+                `-m` are modules, others are scripts of this repository.
             cwd (`Path`, *optional*): its working folder.
             env (`dict`, *optional*): variables to set, or to unset where None.
             is_elsewhere (`bool`): it cannot find this project, and finds the libraries imported.
@@ -149,11 +152,11 @@ class Commands:
             (output / name).touch()
         argv = [os.fsdecode(part) if isinstance(part, bytes | os.PathLike) else str(part) for part in argv]
         request = {"argv": argv, "cwd": str(cwd or self._folder), "env": env or {}, "output": str(output)}
-        self._last = None
-        os.write(self._requests[is_elsewhere], json.dumps(request).encode() + b"\n")
-        while self._last is None:
+        self._started = None
+        os.write(self._ends[is_elsewhere][0], json.dumps(request).encode() + b"\n")
+        while self._started is None:
             assert self._read(120), "the process of the commands does not answer"
-        return Running(self, self._last, output, argv)
+        return Running(self, self._started, output, argv)
 
     def run(self, *argv: object, timeout: float = 20, **options: object) -> Outcome:
         """Start a command and wait for its end; see [`Commands.start`] and [`Running.wait`]."""
@@ -197,41 +200,59 @@ def _become(request: dict) -> None:
 
 def _serve(requests: int, answers: int) -> dict | None:
     """Start commands as asked for; a child returns what it is to be, the server returns None at its end."""
+    buffer, running, is_open = b"", set(), True
 
-    def tell(*message: int) -> None:
+    def tell(**message: object) -> None:
         os.write(answers, json.dumps(message).encode() + b"\n")
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
-    for line in os.fdopen(requests):
-        if not line.strip():
-            break
-        if os.fork():
-            continue
-        # A keeper of one command, which tells how it begins and ends
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        pid = os.fork()
-        if not pid:
-            os.close(answers)
-            return json.loads(line)
-        with suppress(OSError):
-            os.setpgid(pid, pid)  # in both, for either may come first
-        tell(pid)
-        _, status, usage = os.wait4(pid, 0)
-        tell(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
-        os._exit(0)
+    while is_open or running:
+        if is_open and select.select([requests], [], [], 0.005 if running else None)[0]:
+            more = os.read(requests, 65536)
+            is_open = bool(more)
+            *lines, buffer = (buffer + more).split(b"\n")
+            for line in lines:
+                if not line:
+                    is_open = False
+                    break
+                pid = os.fork()
+                if not pid:
+                    os.close(requests)
+                    os.close(answers)
+                    return json.loads(line)
+                try:
+                    os.setpgid(pid, pid)  # in both, for either may come first
+                except OSError:
+                    pass
+                running.add(pid)
+                tell(started=pid)
+        elif not is_open:
+            for pid in running:
+                os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.005)
+        while running:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if not pid:
+                break
+            running.discard(pid)
+            tell(pid=pid, code=os.waitstatus_to_exitcode(status), peak=usage.ru_maxrss * 1024)
     return None
 
 
-def _main(here: str, elsewhere: str, answers: str) -> dict | None:
+def _main() -> dict | None:
     """Import the libraries, part from the process that cannot find the project, and import the project; then serve."""
     import gc
     from importlib import import_module
 
     gc.disable()  # importing leaves no garbage
+    here, elsewhere = (os.dup(0), os.dup(1)), tuple(map(int, sys.argv[1:]))
+    os.dup2(2, 1)  # nothing that a library prints may come between the messages
     sys.path[:2] = [os.devnull]  # the place of the folder of what runs; that of PYTHONPATH comes later
     for name in _LIBRARIES:
         import_module(name)
     is_elsewhere = not os.fork()
+    ends, others = (elsewhere, here) if is_elsewhere else (here, elsewhere)
+    for end in others:
+        os.close(end)
     if is_elsewhere:
         del os.environ["PYTHONPATH"]
         sys.path[:] = [place for place in sys.path if not os.path.isdir(os.path.join(place, "scalar_retrieval"))]
@@ -241,10 +262,10 @@ def _main(here: str, elsewhere: str, answers: str) -> dict | None:
             import_module(name)
     gc.freeze()  # so that collecting does not copy the shared pages
     gc.enable()
-    return _serve(int(elsewhere if is_elsewhere else here), int(answers))
+    return _serve(*ends)
 
 
 if __name__ == "__main__":
-    command = _main(*sys.argv[1:])
+    command = _main()
     if command is not None:
         _become(command)

@@ -55,7 +55,3 @@ def test_a_thread_passes_through_no_more_files(thread):
 
 def test_no_files_import_each_other():
     assert not circle()
-
-
-def test_no_benchmark_is_imported_before_it_is_named():
-    assert [path.name for path in closure("eval.benchmarks.registry") if "benchmarks" in path.parts] == ["registry.py"]

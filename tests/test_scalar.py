@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from scalar_retrieval.commands.scalar import _COMMANDS, help_lines, run
-from scalar_retrieval.search.__main__ import app as search_app
 
 ROOT = Path(__file__).resolve().parent.parent
 HELP = """
@@ -47,13 +45,6 @@ def test_a_line_is_how_the_help_of_its_command_begins(name, capsys):
     assert not ended.value.code
     assert printed.lower().startswith(f"usage: scalar {name} ")
     assert LINES[name] in printed
-
-
-def test_every_command_of_the_search_is_listed():
-    of_search = set()
-    for commands in _COMMANDS.values():
-        of_search |= {name for name, (module, _) in commands.items() if module.startswith("scalar_retrieval.search")}
-    assert of_search == set(get_command(search_app).commands)
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])

@@ -1,7 +1,6 @@
 """`publish` from Python: the kind follows from the folder, and it gives what the command gives."""
 
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 import torch
@@ -53,13 +52,6 @@ def test_the_kind_follows_from_what_the_folder_holds(
         ("space", "user/gallery", {"kind": "space"}),
     ):
         assert kind_of(publish(folder, "user/retrieval", dry_run=tmp_path / f"{kind}-out", **options)) == kind
-
-
-def test_a_folder_that_holds_two_things_is_published_as_the_one_that_is_named(hub, model_dir, gallery_dir, tmp_path):
-    copytree(gallery_dir, model_dir, dirs_exist_ok=True)
-    with pytest.raises(ValueError, match="only one of them; found model and gallery. .*`kind`"):
-        publish(model_dir, "user/one", dry_run=tmp_path / "out")
-    assert kind_of(publish(model_dir, "user/one", kind="gallery", dry_run=tmp_path / "out")) == "gallery"
 
 
 @pytest.mark.parametrize(
