@@ -29,8 +29,7 @@ TEMPERATURES = (0.001, 0.03, 0.1, 1.0, math.inf)
 @dataclass(frozen=True)
 class Clip:
     """A clip, its vectors as they are stored, and what is known of it: when its file was `changed` and `recorded` in
-    nanoseconds from 1970, `said`, `None` if that is not known, the `file` if it is a window of one, the clip whose
-    file has the same content."""
+    nanoseconds from 1970, `said`, `None` if that is not known, the `file` if it is a window of one."""
 
     name: str
     vectors: dict[str, np.ndarray]
@@ -39,7 +38,6 @@ class Clip:
     recorded: int | None = None
     said: str | None = ""
     file: str | None = None
-    copy_of: str | None = None
 
     @property
     def date(self):
@@ -47,9 +45,11 @@ class Clip:
         return self.changed if self.recorded is None else self.recorded
 
     @property
-    def sha256(self):
-        """Of its file."""
-        return hashlib.sha256(os.fsencode(self.copy_of or self.file or self.name)).hexdigest()
+    def media(self):
+        """Its file."""
+        name = self.file or self.name
+        sha256 = hashlib.sha256(os.fsencode(name)).hexdigest()
+        return MediaFile(name, 1, self.changed, sha256, recorded_ns=self.recorded)
 
     def content(self, modalities=None):
         """What clips of equal scores share."""
@@ -80,13 +80,7 @@ class Made:
         mask = torch.tensor([[name in clip.vectors for name in self.modalities] for clip in new])
         zero = np.zeros(DIM)
         embeds = [[clip.vectors.get(name, zero) for name in self.modalities] for clip in new]
-        noted = [clip for clip in new if clip.changed is not None]
-        files = {
-            clip.file or clip.name: MediaFile(
-                clip.file or clip.name, 1, clip.changed, clip.sha256, recorded_ns=clip.recorded
-            )
-            for clip in noted
-        }
+        noted = {clip.media.path: clip for clip in new if clip.changed is not None}
         with GalleryWriter(folder, self.dtype) as writer:
             calibration = {"modality_scale": self.scale, "modality_offset": self.offset}
             options = {name: list(values) for name, values in calibration.items() if values is not None}
@@ -96,12 +90,12 @@ class Made:
                 [clip.name for clip in new], torch.tensor(np.array(embeds)).float(), mask,
                 seconds=[clip.seconds for clip in new],
             )  # fmt: skip
-            writer.put_files(list(files.values()))
+            writer.put_files([clip.media for clip in noted.values()])
             writer.remove_clips(gone)
             writer.commit()
-            for clip in noted:
+            for clip in noted.values():
                 if clip.said:
-                    path = Transcripts(folder).path_of(clip.sha256)
+                    path = Transcripts(folder).path_of(clip.media.sha256)
                     path.parent.mkdir(exist_ok=True)
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
@@ -110,17 +104,14 @@ class Made:
         """The score and the weights of every clip among some that has anything that is looked at, by its name."""
         found = {}
         modalities = self.seen(text, modalities)
-        scale, offset = (
-            [neutral] * len(self.modalities) if values is None else values
-            for values, neutral in ((scale, 1.0), (offset, 0.0))
-        )
+        scale, offset = scale or [1.0] * len(self.modalities), offset or [0.0] * len(self.modalities)
         for clip in self.clips:
             cosines = {
                 name: scale[place] * float(text @ clip.vectors[name]) + offset[place]
                 for place, name in enumerate(self.modalities)
-                if name in clip.vectors and (modalities is None or name in modalities)
+                if name in clip.vectors and name in modalities
             }
-            if not cosines or not (among is None or among(clip)):
+            if not cosines or (among and not among(clip)):
                 continue
             highest = max(cosines.values())
             parts = {name: math.exp((cosine - highest) / temperature) for name, cosine in cosines.items()}
@@ -131,16 +122,12 @@ class Made:
 
     def like_scores(self, clip, modalities=None, among=None):
         """The scores of the clips that may be like one of them, which scale and offset change nothing of."""
-        vectors = {
-            name: vector.astype(np.float32) / np.linalg.norm(vector.astype(np.float32))
-            for name, vector in clip.vectors.items()
-            if modalities is None or name in modalities
-        }
-        total = sum(vectors.values())
-        norm = np.linalg.norm(total)
-        centroid = total / norm if len(vectors) > 1 and norm > 1e-6 else next(iter(vectors.values()))
+        named = modalities or self.modalities
+        vectors = [vector / np.linalg.norm(vector) for name, vector in clip.vectors.items() if name in named]
+        norm = np.linalg.norm(sum(vectors))
+        centroid = sum(vectors) / norm if norm > 1e-6 else vectors[0]
         others = replace(self, clips=[other for other in self.clips if other is not clip])
-        return others.scores(centroid.astype(float), modalities=modalities, among=among)
+        return others.scores(centroid, modalities=modalities, among=among)
 
     def own_scores(self, text, **options):
         """The scores of one vector, calibrated as those of the gallery."""
@@ -273,49 +260,28 @@ ODD_TEXTS = (
     "(?i)", "***:", "***=",
 )  # fmt: skip
 ODD_FACTS = {
-    "min_duration": (0, -0.0, 1e-9, 0.1, 0.3, 0.1 + 0.2, 1 / 3, 1e300, 5e-324, 2**63, 10**400, -1, math.inf, math.nan),
-    "max_duration": (0, 1e-9, 0.3, 0.1 + 0.2, 1 / 3, 0.333333, 31.0, 1e300, 2**63, 10**400, True, "7", -math.inf),
-    "after": ("0001-01-01", "0001-01-01T00:00+14:00", "1677-09-21", "1969-12-31T23:59:59.999999", "9999-12-31", "\0"),
-    "before": ("0001-01-02", "1970-01-10T00:00:00.000001", "2262-04-12", "9999-12-31T23:59-23:59", "tomorrow", ""),
-    "has": ("video", PAPER, "video\0", "vid\ud800eo", "", ("video.audio",), 'video" IS NULL OR "', "_path", "screen"),
-    "lacks": ("audio", PAPER, ("video", "video"), "\0", "video[0]", "Video", "video ", (("video",),)),
+    "min_duration": (0, -0.0, 1e-9, 0.3, 0.1 + 0.2, 1 / 3, 1e300, 5e-324, 2**63, 10**400, -1, math.nan),
+    "max_duration": (1e-9, 0.3, 1 / 3, 0.333333, 31.0, 2**63, "7", math.inf),
+    "after": ("0001-01-01T00:00+14:00", "1677-09-21", "1969-12-31T23:59:59.999999", "9999-12-31", "\0"),
+    "before": ("0001-01-02", "1970-01-10T00:00:00.000001", "2262-04-12", "9999-12-31T23:59-23:59"),
+    "has": ("video", PAPER, "video\0", "vid\ud800eo", 'video" IS NULL OR "', "_path"),
+    "lacks": (("video", "video"), "video[0]", "Video", (("video",),)),
 }
 """Values of filters, many of which make no sense."""
 
 
-def odd_text(generator, most):
-    return "".join(generator.choices(ODD_TEXTS, k=generator.randint(1, most)))
-
-
-def odd_path(generator):
-    """A pattern of odd texts, of a name with one of its characters replaced, or a very long one."""
-    name = generator.choice(ODD_NAMES + ODD_PATHS)
-    place = generator.randrange(len(name))
-    return generator.choice(
-        (
-            odd_text(generator, 5),
-            "*" + odd_text(generator, 2),
-            odd_text(generator, 3) * generator.choice((10, 10, 400)),
-            name,
-            name[:place] + generator.choice(("?", "*", odd_text(generator, 1))) + name[place + 1 :],
-        )
-    )
-
-
 def odd_filters(count):
-    """The arguments of filters, the same ones each time."""
-    generator = random.Random(0)
+    """The arguments of filters, the same ones each time. Patterns of paths are odd texts, names in which some replace
+    a character, or very long ones."""
+    dice = random.Random(0)
     for _ in range(count):
-        wanted = {}
-        if generator.random() < 0.7:
-            wanted["paths"] = tuple(odd_path(generator) for _ in range(generator.choice((1, 1, 2))))
-        if generator.random() < 0.2:
-            wanted["words"] = ("karin" * generator.randrange(2) + odd_text(generator, 2), "good dog" * 500)[
-                : generator.choice((1, 1, 1, 2))
-            ]
-        for name, values in ODD_FACTS.items():
-            if generator.random() < 0.06:
-                wanted[name] = generator.choice(values)
+        name, odd = dice.choice(ODD_NAMES + ODD_PATHS), "".join(dice.choices(ODD_TEXTS, k=dice.randint(1, 4)))
+        place = dice.randrange(len(name))
+        patterns = odd, f"*{odd}", 400 * odd, name, f"{name[:place]}?{name[place + 1 :]}", f"{name[:place]}{odd}*"
+        wanted = {"paths": dice.choice(patterns)} if dice.random() < 0.7 else {}
+        for name, values in (ODD_FACTS | {"words": (odd, f"karin {odd}", "good dog" * 500)}).items():
+            if dice.random() < 0.08:
+                wanted[name] = dice.choice(values)
         yield wanted
 
 
@@ -343,6 +309,7 @@ CALIBRATED = (
     Made(make_clips(seed=12), PAPER, "float16", (0.9, 1.0, 1.2), (0.0, 0.1, -0.3)),
     Made(make_clips(("audio", "order"), "float32", 1), ("audio", "order"), "float32", (0.7, 1.3)),
     Made(make_clips(seed=2)),
+    Made(make_clips(seed=11, kinds=("cancelling",), count=150)),
     Made(make_clips(dtype="float32", seed=3), PAPER, "float32", (0.7, 1.0, 1.3), (-2.0, -2.3, -2.0)),  # all below 0
     Made(
         make_clips((*PAPER, LONG), seed=4), (*PAPER, LONG), "float16", (1.3, 0.8, 1.0, 0.6), (0.1, -0.2, 0.0, 0.3)
