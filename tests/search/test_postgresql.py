@@ -7,8 +7,8 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.searcher import Scoring, Selection
-from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions, exact_scores
+from scalar_retrieval.modeling_scalar.scores_scalar import ScoreOptions
 from scalar_retrieval.search import postgresql
 from scalar_retrieval.search.addresses import TableAddress
 from scalar_retrieval.search.postgresql import (
@@ -37,8 +37,6 @@ from scalar_retrieval.search.settings import open_searcher
 from tests.search.conformance import DAY, DIM, PAPER, SLICES, Made, make_clips, make_texts
 from tests.search.test_forged import KINDS, METADATA, PARTS, forged, places_in
 from tests.search.test_main import index, place, run  # noqa: F401 - a fixture
-
-MIN_NORM = 1e-3
 
 
 def execute(database, statement, values=None):
@@ -83,18 +81,16 @@ def names_of(hits):
 
 
 def score_of(products, gram, temperature, scales=None, offsets=None):
-    """The score by a loop in float64; None stands for NULL."""
-    number = len(products)
-    scales, offsets = scales or [1.0] * number, offsets or [0.0] * number
-    cosines = {m: products[m] * scales[m] + offsets[m] for m in range(number) if products[m] is not None}
-    if not cosines:
+    """The score in float64; None stands for NULL."""
+    there = [row for row, product in enumerate(products) if product is not None]
+    if not there:
         return None
-    highest = max(cosines.values())
-    weights = {m: math.exp((cosine - highest) / temperature) for m, cosine in cosines.items()}
-    total = sum(weights.values())
-    squared = sum(weights[m] * weights[n] * gram[m][n] for m in weights for n in weights) / total**2
-    numerator = sum(weights[m] * cosines[m] for m in weights) / total
-    return numerator / max(math.sqrt(max(squared, 0)), MIN_NORM)
+    scales, offsets = scales or [1.0] * len(products), offsets or [0.0] * len(products)
+    cosines = np.array([products[row] * scales[row] + offsets[row] for row in there])
+    weights = np.exp((cosines - cosines.max()) / temperature)
+    weights /= weights.sum()
+    squared = weights @ gram[np.ix_(there, there)] @ weights
+    return weights @ cosines / max(math.sqrt(max(squared, 0)), 1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -202,29 +198,6 @@ def test_several_processes_of_a_server_find_the_same_list(database):
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
-HARD = ("random", "cancelling", "tied")
-
-
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.e2e)])
-def test_hundreds_of_queries_find_what_float64_finds(postgres, tmp_path, monkeypatch, count):
-    monkeypatch.setattr(postgresql, "_LOOSE", 1)  # a sample of few clips, so that not all are scored
-    made = Made(make_clips(seed=4, kinds=HARD, count=60))
-    database, servers = partitioned(postgres, count)
-    gallery = made.write(tmp_path)
-    embeds, mask = gallery.modality_embeds().double(), gallery.modality_mask
-    names = np.array(gallery.clip_ids)
-    with closing(pushed(gallery, database, servers if count > 1 else ()).table) as table:
-        searcher, differing = TableSearcher(table), 0
-        for seed, temperature in enumerate((1e-6, 0.03, 0.1, 1.0, math.inf)):
-            texts = make_texts(made, 60, seed)
-            for text, hits in zip(texts, ranked(searcher, texts, 5, temperature), strict=True):
-                options = ScoreOptions(temperature)
-                scores = exact_scores(text.expand(len(embeds), -1), embeds, mask, MIN_NORM, options).numpy()
-                best = np.argsort(-scores, kind="stable")[:5]
-                differing += names_of(hits) != names[best].tolist()
-    assert differing == 0
-
-
 def test_few_clips_are_scored_and_the_list_is_that_of_the_folder(database, tmp_path):
     gallery = Made(make_clips(seed=6, kinds=("random",), count=3000)).write(tmp_path)
     searcher, texts = pushed(gallery, database), make_texts(Made(make_clips(seed=6, count=30)), 1, 5)
@@ -269,37 +242,27 @@ def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_pa
 
 
 @pytest.mark.promise("data", "A second push to PostgreSQL writes only what changed, in one transaction")
-def test_a_second_push_writes_only_what_changed(database, tmp_path, made):
+def test_a_second_push_writes_only_what_changed_or_if_it_ends_early_nothing(database, tmp_path, made, monkeypatch):
     searcher = pushed(gallery := made.write(tmp_path), database)
-    address, before = searcher.table.address, execute(database, "SELECT clip_id, xmin::text FROM clips ORDER BY _id")
-    count = len(made.clips)
+    address, rows = searcher.table.address, "SELECT clip_id, xmin::text FROM clips WHERE _id >= 0 ORDER BY _id"
+    count, before = len(made.clips), execute(database, rows)
     assert push(gallery, address) == PushReport(unchanged=count)
-    assert execute(database, "SELECT clip_id, xmin::text FROM clips ORDER BY _id") == before
-    assert searcher.current() is searcher
+    assert execute(database, rows) == before and searcher.current() is searcher
     new = [replace(clip, name=f"{clip.name} new") for clip in made.clips[:3]]
     other = replace(made.clips[7], vectors=made.clips[8].vectors)
     gallery = made.write(tmp_path, [*new, other], [made.clips[5].name])
-    assert push(gallery, address) == PushReport(new=3, changed=1, unchanged=count - 2, removed=1)
-    found = execute(database, "SELECT clip_id FROM clips WHERE _id >= 0 ORDER BY _id")
-    assert [name for (name,) in found] == gallery.clip_ids
-    assert len(searcher.current()) == count + 2 and verify_table(address) == count + 2
-    searcher.table.close()
-
-
-def test_a_push_that_ends_early_leaves_what_was_there(database, tmp_path, made, monkeypatch):
-    searcher = pushed(made.write(tmp_path), database)
-    before, texts = ranked(searcher, made_texts := make_texts(made, 1)), made_texts
-    other = made.write(tmp_path, [replace(clip, name=f"{clip.name} new") for clip in made.clips])
 
     def failing(self, *arguments):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("scalar_retrieval.search.push._Push.write_version", failing)
-        with pytest.raises(KeyboardInterrupt):
-            push(other, searcher.table.address)
-    assert names_of(ranked(searcher, texts)[0]) == names_of(before[0])
-    assert push(other, searcher.table.address).new == len(made.clips)
+        push(gallery, address)
+    assert execute(database, rows) == before and verify_table(address) == count
+    assert push(gallery, address) == PushReport(new=3, changed=1, unchanged=count - 2, removed=1)
+    found = execute(database, rows)
+    assert [name for name, _ in found] == gallery.clip_ids and len(set(found) & set(before)) == count - 2
+    assert len(searcher.current()) == count + 2 and verify_table(address) == count + 2
     searcher.table.close()
 
 
@@ -318,18 +281,16 @@ def test_of_two_pushers_one_waits_for_the_other(database, tmp_path, made):
 
 
 def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, made):
-    address = TableAddress.parse(f"{database}/clips")
+    address, opened = TableAddress.parse(f"{database}/clips"), f"{database}/clips"
     gallery = made.write(tmp_path / "one")
     with pytest.raises(FileNotFoundError, match="scalar push"):
-        open_searcher(f"{database}/clips")
-    for refused in (
-        lambda: push(gallery, replace(address, schema="no")),
-        lambda: open_searcher(f"{database}/no.clips"),
-    ):
-        with pytest.raises(ValueError, match="no.clips: schema .no. does not exist. Create it, or choose another"):
-            refused()
+        open_searcher(opened)
+    with pytest.raises(ValueError, match="no.clips: schema .no. does not exist"):
+        push(gallery, replace(address, schema="no"))
+    with pytest.raises(ValueError, match="no.clips: schema .no. does not exist"):
+        open_searcher(f"{database}/no.clips")
     execute(database, "CREATE TABLE clips (mine int)")
-    for refused in (lambda: push(gallery, address), lambda: open_searcher(f"{database}/clips")):
+    for refused in (lambda: push(gallery, address), lambda: open_searcher(opened)):
         with pytest.raises(ValueError, match="not made by `scalar push`"):
             refused()
     execute(database, "DROP TABLE clips")
@@ -340,16 +301,7 @@ def test_what_is_not_of_this_version_or_model_is_refused(database, tmp_path, mad
     with pytest.raises(ValueError, match="--nodes"):
         push(gallery, address, ["db.example"])
     right = searcher.pushed.text()
-    wrong = (
-        "[1]",
-        "5",
-        "{}",
-        '{"format": 1}',
-        "[" * 100_000,
-        right.replace("audio", "au dio"),
-        right.replace("1", "9"),
-    )
-    for about in (*wrong, right.replace("0.1", "-1")):
+    for about in ('{"format": 1}', right.replace("audio", "au dio"), right.replace("1", "9")):
         execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
         with pytest.raises(ValueError, match="clips"):
             searcher.current()
@@ -362,35 +314,34 @@ MANY_PARTS = 4 * PARTS  # as a push to a server takes longer than writing a fold
 def test_any_value_in_any_field_of_what_was_pushed_is_refused_in_a_sentence_or_harmless(database, tmp_path, part):
     gallery = Made(make_clips(seed=3, kinds=("random",), count=9), metadata={"query_temperature": 0.1}).write(tmp_path)
     table = pushed(gallery, database).table
+    texts = torch.nn.functional.normalize(torch.ones(1, gallery.dim), dim=-1)
     metadata = {**METADATA, "modalities": list(gallery.modalities)}
     numbers = dict.fromkeys(("modality_scale", "modality_offset"), [1.0] * len(gallery.modalities))
     metadata["score_options"] = {"method": "scalar"} | numbers
     right = json.loads(TableSearcher(table).pushed.text()) | {"metadata": metadata}
-    texts = torch.nn.functional.normalize(torch.ones(1, gallery.dim), dim=-1)
-    num_refused = 0
+    # Whoever owns the table can also compute the hash.
+    own_sum = Pushed.parse(json.dumps(right), "it").sum()
+    wrong = [((), about) for about in ("", "[1]", "5", "{}", "[" * 100_000)]
     for number, field in enumerate(places_in(right)):
-        for value in (
-            KINDS[(number + part) % MANY_PARTS :: MANY_PARTS] if field else ("", "[1]", "5", "{}", "[" * 100_000)
-        ):
-            about = forged(right, field, value) if field else value
-            # Whoever owns the table can also compute the hash.
-            execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
-            with table.transaction("READ WRITE") as connection:
-                own_sum = Pushed.parse(json.dumps(right), "it").sum()
-                unhashed = table.composed(f"UPDATE {{table}} SET _sum = {own_sum}")
-                connection.execute(unhashed)
-            for use in (lambda: ranked(TableSearcher(table), texts), lambda: verify_table(table.address)):
-                try:
-                    use()
-                except (OSError, ValueError) as error:
-                    num_refused += 1
-                    assert str(error)
-                except Exception as error:
-                    raise AssertionError(f"{field} as {value!r:.40}: {type(error).__name__}: {error}") from error
+        for value in KINDS[(number + part) % MANY_PARTS :: MANY_PARTS] if field else ():
+            wrong.append((field, forged(right, field, value)))
+    num_refused = 0
+    for field, about in wrong:
+        execute(database, "UPDATE clips SET _about = %s WHERE _id = -1", [about])
+        with table.transaction("READ WRITE") as connection:
+            connection.execute(table.composed(f"UPDATE {{table}} SET _sum = {own_sum}"))
+        for use in (lambda: ranked(TableSearcher(table), texts), lambda: verify_table(table.address)):
             try:
-                push(gallery, table.address)
+                use()
             except (OSError, ValueError) as error:
-                assert "Choose another name" in str(error)
+                num_refused += 1
+                assert str(error)
+            except Exception as error:
+                raise AssertionError(f"{field}: {about!r:.400}: {type(error).__name__}: {error}") from error
+        try:
+            push(gallery, table.address)
+        except (OSError, ValueError) as error:
+            assert "Choose another name" in str(error)
     table.close()
     assert num_refused > 50
 
@@ -462,21 +413,15 @@ def test_whatever_is_changed_is_an_error_and_the_next_push_repairs_it(database, 
         among = Selection(Filter(**wanted))
         before = names_of(ranked(searcher, text, among=among)[0])
         assert before[0] == best.name
-        execute(
-            database, "SET session_replication_role = replica; " + statement.format(best=f"clip_id = '{best.name}'")
-        )
-        for check in (
-            lambda among=among: ranked(searcher, text, among=among),
-            lambda: verify_table(searcher.table.address),
-        ):
+        changed = statement.format(best=f"clip_id = '{best.name}'")
+        execute(database, f"SET session_replication_role = replica; {changed}")
+        for use in (partial(ranked, searcher, text, among=among), partial(verify_table, searcher.table.address)):
             try:
-                check()
+                use()
                 missed.append(name)
             except (DamagedTableError, FileNotFoundError) as error:
-                is_gone = (
-                    "TRUNCATE" in statement or "DELETE" in statement or "INSERT" in statement or "_about" in statement
-                )
-                assert is_gone or name == "another name" or best.name in str(error), name
+                is_gone = re.match("TRUNCATE|DELETE|INSERT|.*_about|.*clip_id = 'other'", statement)
+                assert is_gone or best.name in str(error), name
         push(gallery, searcher.table.address)
         assert names_of(ranked(searcher, text, among=among)[0]) == before
     searcher.table.close()
@@ -540,27 +485,14 @@ def answer(searcher, texts):
 
 
 @pytest.mark.e2e
-@pytest.mark.promise("data", "PostgreSQL nodes answer completely, or an error names the node that did not")
-def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgres, tmp_path, made, monkeypatch):
-    monkeypatch.setattr(postgresql, "_HASTE", 0.5)
+def test_a_node_that_is_replaced_or_lacks_a_row_is_named(postgres, tmp_path, made):
     database, servers = partitioned(postgres)
     gallery, texts = made.write(tmp_path), make_texts(made, 2)
-    searcher = pushed(gallery, database, servers, timeout=1)
+    searcher = pushed(gallery, database, servers)
     right = answer(searcher, texts)
     assert right == [names_of(hits) for hits in gallery.search(texts, 5)]
     name = [f"127.0.0.1:{server.port}" for server in servers]
     node = f"{servers[2].address}/{database.rpartition('/')[2]}"
-
-    servers[1].kill()
-    assert name[1] in answer(searcher, texts)
-    servers[1].start()
-    assert answer(searcher, texts) == right
-
-    servers[2].pause()
-    begun = time.monotonic()
-    assert name[2] in answer(searcher, texts) and time.monotonic() - begun < 8
-    servers[2].resume()
-    assert answer(searcher, texts) == right
 
     # A node is replaced: by nothing, by an older copy, by a copy of another node.
     execute(node, "CREATE TABLE copy AS SELECT * FROM clips_2; ALTER TABLE copy DROP COLUMN _now")
@@ -580,19 +512,17 @@ def test_a_node_that_is_killed_hangs_is_replaced_or_lacks_a_row_is_named(postgre
             execute(node, f"TRUNCATE clips_2; INSERT INTO clips_2 ({columns}) SELECT {columns} FROM copy")
             assert answer(searcher, texts) == right
     execute(node, "ALTER TABLE other RENAME TO clips_2; DELETE FROM clips_2 WHERE _id > 50")
-    # Clips of two nodes are on the other one too.
-    for mine, other in ((0, 2), (2, 0)):
-        asked = "SELECT _id, clip_id FROM clips WHERE _node = %s AND _id BETWEEN 0 AND 50 AND _sum IS NOT NULL LIMIT 1"
-        ((number, copied),) = execute(database, asked, [name[mine]])
-        where = f"{servers[other].address}/{database.rpartition('/')[2]}"
-        values = [name[other], number, copied]
-        execute(where, f"INSERT INTO clips_{other} (_node, _id, clip_id) VALUES (%s, %s, %s)", values)
+    # A clip of another node is on this one, too.
+    asked = "SELECT _id, clip_id FROM clips WHERE _node = %s AND _id BETWEEN 0 AND 50 AND _sum IS NOT NULL LIMIT 1"
+    ((number, copied),) = execute(database, asked, [name[0]])
+    execute(node, "INSERT INTO clips_2 (_node, _id, clip_id) VALUES (%s, %s, %s)", [name[2], number, copied])
     assert push(gallery, searcher.table.address).unchanged > 0
     assert answer(searcher, texts) == right and verify_table(searcher.table.address) == len(made.clips)
     searcher.table.close()
 
 
 @pytest.mark.e2e
+@pytest.mark.promise("data", "PostgreSQL nodes answer completely, or an error names the node that did not")
 @pytest.mark.parametrize("what", ["pause", "kill"])
 def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres, tmp_path, made, monkeypatch, what):
     monkeypatch.setattr(postgresql, "_HASTE", 0.5)
@@ -601,6 +531,8 @@ def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres
     database, servers = partitioned(postgres, 2)
     gallery, texts = made.write(tmp_path), make_texts(made, 1)
     searcher = pushed(gallery, database, servers, timeout=1)
+    right = answer(searcher, texts)
+    assert right == [names_of(hits) for hits in gallery.search(texts, 5)]
     address, name = searcher.table.address, f"127.0.0.1:{servers[1].port}"
     new = TableAddress.parse(f"{database}/new")
     uses = {
@@ -634,6 +566,7 @@ def test_a_node_that_does_not_answer_is_named_by_every_use_of_the_table(postgres
     servers[1].resume() if what == "pause" else servers[1].start()
     for ask in uses.values():
         ask()
+    assert answer(searcher, texts) == right
     searcher.table.close()
 
 
