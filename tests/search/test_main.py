@@ -76,9 +76,8 @@ def test_index_prints_the_counts_and_names_what_it_could_not_read(place):
     assert "0 new, 0 changed, 2 unchanged, 1 unreadable" in second
     assert "1 of the unreadable files failed before" in second
     output = run("info", "gallery").stdout
-    assert "clips: 2, 3 dimensions" in output
-    assert "video 50.0%, audio 100.0%, subtitle 0.0%" in output
-    assert f"model: {place / 'model'} (fingerprint " in output
+    for fact in ("clips: 2, 3 dimensions", "video 50.0%, audio 100.0%, subtitle 0.0%", f"model: {place / 'model'} ("):
+        assert fact in output
     assert "unreadable files: 1" in output and "empty.mp4: not a readable video or audio file: it is empty" in output
 
 
@@ -86,11 +85,9 @@ def test_where_nothing_could_be_indexed_index_fails_queries_say_why_and_the_mode
     result = index("clips/empty.mp4", code=1)
     assert "1 unreadable; 0 clips" in result.stdout and result.stderr.endswith("Nothing was embedded.\n")
     reported = run("info", "gallery").stdout
-    assert "unreadable files: 1" in reported  # not to be tried again until it changes
-    assert reported.startswith("clips: 0\n")
+    assert reported.startswith("clips: 0\n") and "unreadable files: 1" in reported
     result = run("query", "gallery", "video", "--json")
-    numbers = {"num_clips": 0, "num_allowed": 0, "num_scored": 0, "matches_well": None}
-    assert json.loads(result.stdout) == [{"query": "video", "hits": []} | numbers]
+    assert json.loads(result.stdout)[0]["hits"] == []
     assert f"No hits for 'video': {place}/gallery holds no clips." in result.stderr
     assert "1 new" in run("index", "clips/cat.mp4", "--output", "gallery").stdout  # by its own model
 
@@ -105,24 +102,18 @@ def test_what_is_left_out_of_folders_is_counted_and_can_be_named(place):
     assert "1 new, 0 changed, 0 unchanged, 1 unreadable" in reported.stdout
     reported = index(hidden)
     assert "1 new, 0 changed, 0 unchanged, 0 unreadable" in reported.stdout and "hidden or" not in reported.stderr
-    (place / "only").mkdir()
-    hidden.rename(place / "only" / ".hidden.mp4")
-    reported = index("only", code=1).stderr
-    assert "1 hidden or system item" in reported and "No video or audio file in 'only'" in reported
 
 
 def test_files_are_removed_by_name_whether_they_are_there_or_not(place):
     (place / "clips" / "cat").mkdir()
     (place / "clips" / "cat" / "kitten.mp4").write_text("video")
     index()
-    wrong = run("remove", "gallery", "clips/cat", "elsewhere", code=1).stderr
-    assert wrong == f"Error: {place / 'gallery'} has no clips of 'elsewhere'. `scalar info` names its files.\n"
+    assert "has no clips of 'elsewhere'" in run("remove", "gallery", "clips/cat", "elsewhere", code=1).stderr
     assert "1 clips removed; 2 clips in" in run("remove", "gallery", "clips/cat").stdout  # and not cat.mp4
     assert "1 new, 0 changed, 2 unchanged" in index().stdout
-    (place / "clips" / "cat.mp4").unlink()
-    assert "2 clips removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
     shutil.rmtree(place / "clips")
     assert index("clips", "--prune", code=1).stderr.endswith("Error: There is no file or folder 'clips'.\n")
+    assert "2 clips removed; 1 clips in" in run("remove", "gallery", "clips/cat.mp4", "clips/cat").stdout
     assert run("remove", "gallery", "clips").stdout == "1 clips removed; 0 clips in the gallery\n"
     assert "unreadable files: 0" in run("info", "gallery").stdout  # nothing is left of the folder
 
@@ -132,28 +123,25 @@ def test_what_prune_keeps_and_why_is_reported(place):
     (place / "clips").rename(place / "away")
     (place / "clips").mkdir()
     (place / "list.csv").write_text("path\nclips/cat.mp4\n")
-    cat, dog = (place / "clips" / name for name in ("cat.mp4", "[red]/dog [bold]1.mp4"))
-    counts, *lines = index("list.csv", "--prune", code=1).stdout.splitlines()
+    counts, cat, dog, advice, *_ = index("list.csv", "--prune", code=1).stdout.splitlines()
     assert counts == "0 new, 0 changed, 0 unchanged, 0 unreadable, 2 gone; 2 clips in the gallery"
-    why = "no other file of the gallery is left there, perhaps because a drive is not mounted: --prune keeps them"
-    assert lines[:2] == [f"gone from disk, its clips are kept: {path}: {why}" for path in (cat, dog)]
-    assert lines[2] == f"`scalar remove {place / 'gallery'} PATH` removes the clips of what will not come back"
+    for line, name in ((cat, "cat.mp4"), (dog, "[red]/dog [bold]1.mp4")):
+        assert line.startswith(f"gone from disk, its clips are kept: {place / 'clips' / name}: no other file of")
+    assert advice == f"`scalar remove {place / 'gallery'} PATH` removes the clips of what will not come back"
     with pytest.MonkeyPatch.context() as patched:
         make_fail(patched, place / "clips")
-        counts, *lines = index("list.csv", "--prune", code=1).stdout.splitlines()
+        counts, cat, *_ = index("list.csv", "--prune", code=1).stdout.splitlines()
     assert counts.startswith("0 new, 0 changed, 0 unchanged, 0 unreadable, 2 out of reach; 2 clips")
-    assert lines[0] == f"out of reach, its clips are kept: {cat}: Input/output error"
+    assert cat == f"out of reach, its clips are kept: {place / 'clips' / 'cat.mp4'}: Input/output error"
 
 
 def test_index_that_embeds_nothing_fails_unless_there_was_nothing_to_do(place):
     (place / "clips" / "nothing.mp4").write_text("none")
     assert index("clips/nothing.mp4", code=1).stderr.endswith("Nothing was embedded.\n")
-    (place / "list.csv").write_text("path\nclips/nowhere.mp4\n")
-    index("list.csv", code=1)
     assert "2 new" in index().stdout
     assert "0 new, 0 changed, 2 unchanged" in index().stdout
-    shutil.rmtree(place / "clips" / "[red]")
     (place / "clips" / "cat.mp4").rename(place / "clips" / "tom.mp4")
+    shutil.rmtree(place / "clips" / "[red]")
     assert "1 moved, 1 unreadable, 1 with nothing to embed, 1 removed" in index("--prune", "clips").stdout
     (place / "new").mkdir()
     assert "No video or audio file" in index("new", code=1).stderr
@@ -178,13 +166,6 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_costs_no_clips(place, mo
     assert "unreadable files: 1\n" in run("info", "gallery").stdout  # a folder is not recorded
 
 
-def test_a_model_that_moved_can_be_named(place):
-    index()
-    (place / "model").rename(place / "moved")
-    assert "no model folder" in run("query", "gallery", "video", code=1).stderr
-    assert "cat.mp4" in run("query", "gallery", "video", "--model", "moved").stdout
-
-
 def test_query_prints_rank_score_name_and_weights(place):
     index()
     lines = run("query", "gallery", "video", "audio").stdout.splitlines()
@@ -205,50 +186,49 @@ def test_query_prints_rank_score_name_and_weights(place):
 
 def test_only_the_modalities_named_are_searched_and_a_query_temperature_is_taken(place):
     index()
-    lines = run("query", "gallery", "audio", "--modalities", "video, subtitle").stdout.splitlines()
-    assert lines[1:] == [
-        "  1  0.000  [red]/dog [bold]1.mp4  changed 2020-01-01",
-        "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent",
-    ]
+    _, first, weights = run("query", "gallery", "audio", "--modalities", "video, subtitle").stdout.splitlines()
+    assert first == "  1  0.000  [red]/dog [bold]1.mp4  changed 2020-01-01"
+    assert weights == "     video ████████ 1.00  audio ░░░░░░░░ 0.00  subtitle – absent"
     lines = run("query", "gallery", "video", "-k", "1", "--query-temperature", "inf").stdout.splitlines()
     assert lines[2] == "     video ████░░░░ 0.50  audio ████░░░░ 0.50  subtitle – absent"
 
 
 def test_a_long_name_is_cut_and_the_json_is_not(place):
-    name = "x" * 100 + "-end.mp4"
-    (place / "clips" / "cat.mp4").rename(place / "clips" / name)
+    path = place / "clips" / f"{'x' * 100}-end.mp4"
+    (place / "clips" / "cat.mp4").rename(path)
     index()
-    (line,) = [line for line in run("query", "gallery", "audio").stdout.splitlines() if "-end" in line]
-    assert (
-        line.split()[2].startswith("...x")
-        and line.endswith("-end.mp4  changed 2020-01-01")
-        and len(line.split()[2]) == 72
-    )
-    (first,) = json.loads(run("query", "gallery", "audio", "--json").stdout)
-    assert first["query"] == "audio" and first["hits"][0]["path"] == str(place / "clips" / name)
+    first = run("query", "gallery", "audio").stdout.splitlines()[1]
+    assert first.split()[2] == f"...{'x' * 61}-end.mp4"
+    (found,) = json.loads(run("query", "gallery", "audio", "--json").stdout)
+    assert found["query"] == "audio" and found["hits"][0]["path"] == str(path)
 
 
 def test_verify_names_a_changed_file_and_compact_leaves_no_removed_clip(place):
     (place / "clips" / "horse.mp4").write_text("video")
     index()
     assert "3 clips" in run("verify", "gallery").stdout
-    (place / "clips" / "cat.mp4").unlink()
-    index("clips", "--prune")
-    assert len(load_from_disk(place / "gallery" / "clips")) == 3 and "clips: 2," in run("info", "gallery").stdout
-    assert "is compact: 2 files" in run("compact", "gallery").stdout
-    assert len(load_from_disk(place / "gallery" / "clips")) == 2
-    (file,) = (place / "gallery" / "clips").glob("*.arrow")
+    run("remove", "gallery", "clips/cat.mp4")
+    clips = place / "gallery" / "clips"
+    assert len(load_from_disk(clips)) == 3 and "clips: 2," in run("info", "gallery").stdout
+    assert "is compact: " in run("compact", "gallery").stdout
+    assert len(load_from_disk(clips)) == 2
+    (file,) = clips.glob("*.arrow")
     file.write_bytes(file.read_bytes()[:-20])
     assert str(file.name) in run("verify", "gallery", code=1).stderr
 
 
-def test_a_gallery_that_names_no_model_is_asked_with_one_and_not_added_to(place):
-    vectors = torch.eye(3)
-    Gallery.from_arrays(["a", "b", "c"], dict.fromkeys(MODALITIES, vectors), path="theirs")
-    assert "does not say which model made it" in run("query", "theirs", "video", code=1).stderr
-    assert "  1  1.000  a" in run("query", "theirs", "video", "--model", "model").stdout
-    adding = ["clips", "--model", "model", "--output"]
-    assert "nothing can be added: embeddings of different" in run("index", *adding, "theirs", code=1).stderr
+def test_a_gallery_that_names_no_model_or_one_that_moved_is_asked_with_one(place):
+    Gallery.from_arrays(["a", "b", "c"], dict.fromkeys(MODALITIES, torch.eye(3)), path="theirs")
+    index()
+    (place / "model").rename(place / "moved")
+    for gallery, refused, found in (
+        ("theirs", "does not say which", "1.000  a"),
+        ("gallery", "no model folder", "dog"),
+    ):
+        assert refused in run("query", gallery, "video", code=1).stderr
+        assert found in run("query", gallery, "video", "--model", "moved").stdout
+    adding = ("index", "clips", "--model", "moved", "--output", "theirs")
+    assert "nothing can be added: embeddings of different" in run(*adding, code=1).stderr
 
 
 def test_a_folder_in_which_nothing_is_new_needs_no_model_or_its_libraries_nor_do_the_facts_of_its_gallery(place):
@@ -268,77 +248,67 @@ def test_a_folder_in_which_nothing_is_new_needs_no_model_or_its_libraries_nor_do
 
 def test_repair_says_what_it_did_and_the_gallery_is_whole_again(place):
     index()
-    before = run("query", "gallery", "video", "audio").stdout
+    query = ("query", "gallery", "video", "audio")
+    before = run(*query).stdout
     assert run("repair", "gallery").stdout == "gallery is intact: 2 clips.\n"
     (place / "gallery" / "gallery.json").write_text("{")
-    for command in (["query", "gallery", "video"], ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
+    for command in (query, ["info", "gallery"], ["verify", "gallery"], ["compact", "gallery"]):
         assert re.search("`scalar repair (/.*/)?gallery`", run(*command, code=1).stderr)
     assert "scalar repair gallery" in index(code=1).stderr
     reported = run("repair", "gallery").stdout
     assert "gallery.json was damaged" in reported and reported.endswith("gallery is intact: 2 clips.\n")
-    assert run("query", "gallery", "video", "audio").stdout == before and "2 clips" in run("verify", "gallery").stdout
+    assert run(*query).stdout == before and "2 clips" in run("verify", "gallery").stdout
     assert "2 unchanged" in index().stdout
     assert f"There is no gallery in '{place}/nowhere'" in run("repair", "nowhere", code=1).stderr
 
 
 @pytest.mark.parametrize(("least", "matches_well"), [(1.5, False), (0.5, True)])
 def test_a_query_that_nothing_matches_says_so_where_that_was_fitted(place, least, matches_well):
-    index("clips")
-    plain = run("query", "gallery", "video").stdout
-    (unknown,) = json.loads(run("query", "gallery", "video", "--json").stdout)
+    index()
+    query = ("query", "gallery", "video")
+    title, *hits = run(*query).stdout.splitlines()
+    (unknown,) = json.loads(run(*query, "--json").stdout)
     with GalleryWriter("gallery") as writer:
         fitted = {"num_clips": 2, "modalities": list(MODALITIES), "score_options": fitted_to(writer.metadata)}
-        writer.metadata = writer.metadata | {"least_score": fitted | {"score": least}}
+        writer.metadata |= {"least_score": fitted | {"score": least}}
         writer.commit()
-    (answer,) = json.loads(run("query", "gallery", "video", "--json").stdout)
-    assert answer == unknown | {"matches_well": matches_well} and unknown["matches_well"] is None
-    title, *hits = plain.splitlines()
-    shown = run("query", "gallery", "video").stdout.splitlines()
-    assert shown == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
+    (answer,) = json.loads(run(*query, "--json").stdout)
+    assert unknown["matches_well"] is None and answer == unknown | {"matches_well": matches_well}
+    assert run(*query).stdout.splitlines() == [title, *[NOTHING_MATCHES] * (not matches_well), *hits]
     assert f"least score of a match: {least} (fitted to 2 clips, by" in run("info", "gallery").stdout
 
 
 def test_filters_limit_what_is_found_and_say_how_many(place):
     os.utime(place / "clips" / "[red]" / "dog [bold]1.mp4", (0, 86_400 * 365))
     index()
-
-    def found(*options):
-        result = run("query", "gallery", "audio", *options)
-        return [
-            line.split(maxsplit=2)[2].rpartition("  changed")[0] for line in result.stdout.splitlines()[1::2]
-        ], result.stderr
-
-    dog, cat = "[red]/dog [bold]1.mp4", "cat.mp4"
-    for options, expected in (
-        (["--path", "c*", "--path", "dog*"], [cat, dog]),
-        (["--has", "video"], [dog]),
-        (["--lacks", "video", "--lacks", "subtitle"], [cat]),
-        (["--before", "1971-01-02"], [dog]),
-        (["--after", "1971-01-02T00:00"], [cat]),
+    for options, dog, cat in (
+        (["--path", "c*", "--path", "dog*"], 1, 1),
+        (["--has", "video"], 1, 0),
+        (["--lacks", "video", "--lacks", "subtitle"], 0, 1),
+        (["--before", "1971-01-02"], 1, 0),
+        (["--after", "1971-01-02T00:00"], 0, 1),
     ):
-        names, reported = found(*options)
-        assert names == expected and "no path" not in reported
-        assert ("Exact among 2 clips" if len(expected) == 2 else "Exact among 1 of 2 clips") in reported
-    names, reported = found("--path", "nowhere")
-    assert names == []
+        found = run("query", "gallery", "audio", *options)
+        assert (found.stdout.count("[bold]1.mp4"), found.stdout.count("cat.mp4")) == (dog, cat), options
+        assert ("Exact among 2 clips" if dog and cat else "Exact among 1 of 2 clips") in found.stderr
+    reported = run("query", "gallery", "audio", "--path", "nowhere").stderr
     assert reported.startswith(f"No hits for 'audio': the filter leaves none of the 2 clips in {place}/gallery")
-    assert f"no path matches; paths look like {place / 'clips' / cat}." in reported
-    names, reported = found("--min-duration", "1")
-    assert names == [] and "2 clips were left out because it is not known how long they last." in reported
+    assert f"no path matches; paths look like {place / 'clips' / 'cat.mp4'}." in reported
+    reported = run("query", "gallery", "audio", "--min-duration", "1").stderr
+    assert "2 clips were left out because it is not known how long they last." in reported
 
 
 def test_hits_show_their_dates_and_can_be_sorted_by_them_and_info_counts_times_of_change(place):
     os.rename("clips/cat.mp4", "clips/VID_20190615_123011.mp4")
     index()
-    newest, oldest = [("changed 2020-01-01", False), ("2019-06-15", True)]
-    lines = run("query", "gallery", "audio").stdout.splitlines()
-    assert [line.rpartition(".mp4  ")[2] for line in lines[1::2]] == [oldest[0], newest[0]]
-    result = run("query", "gallery", "audio", "--sort", "date", "--k", 2)
-    lines = result.stdout.splitlines()
-    assert [line.rpartition(".mp4  ")[2] for line in lines[1::2]] == [newest[0], oldest[0]]
-    assert "Hits were chosen by score, then sorted by date, newest first." in result.stderr
-    # Only the best hit by score is sorted.
-    assert "VID_" in run("query", "gallery", "audio", "--sort", "date", "-k", 1).stdout
+    for options, dates in (
+        ([], ["2019-06-15", "changed 2020-01-01"]),
+        (["--sort", "date"], ["changed 2020-01-01", "2019-06-15"]),
+        (["--sort", "date", "-k", 1], ["2019-06-15"]),  # only the best hit by score is sorted
+    ):
+        result = run("query", "gallery", "audio", *options)
+        assert [line.rpartition(".mp4  ")[2] for line in result.stdout.splitlines()[1::2]] == dates
+        assert ("chosen by score, then sorted by date, newest first." in result.stderr) == bool(options)
     (answer,) = json.loads(run("query", "gallery", "audio", "--json", "--before", "2019-06-16").stdout)
     (hit,) = answer["hits"]
     assert (hit["date"], hit["is_recorded"], hit["place"]) == ("2019-06-15T12:30:11+00:00", True, None)
@@ -346,7 +316,7 @@ def test_hits_show_their_dates_and_can_be_sorted_by_them_and_info_counts_times_o
     assert dates in run("info", "gallery").stdout.splitlines()
 
 
-def test_clips_like_a_file_of_another_place_are_found(place):
+def test_clips_like_one_or_like_a_file_of_another_place_are_found(place):
     index()
     (place / "else").mkdir()
     for name, content in (("sound.mp4", "audio"), ("nothing.mp4", "words")):
@@ -359,30 +329,17 @@ def test_clips_like_a_file_of_another_place_are_found(place):
         (["else/nothing.mp4"], "Nothing in this file can be compared with clips. else/nothing.mp4: found none"),
     ):
         assert message in run(*like, *options, code=1).stderr
+    (place / "model" / "model.safetensors").unlink()  # which a clip does not need
+    first, second, *_ = run(*like, "cat.mp4").stdout.splitlines()
+    # cat is a sound: for the picture, which it lacks, its sound is the query, too
+    assert first == f"like: {place / 'clips' / 'cat.mp4'}"
+    assert second == "  1  0.939  [red]/dog [bold]1.mp4  changed 2020-01-01"
 
 
 def test_copies_are_shown_once_if_that_is_wanted(place):
     (place / "clips" / "copy.mp4").write_text("audio")
     index()
-    (reported,) = json.loads(run("query", "gallery", "audio", "--json", "--unique").stdout)
-    cat, copy, dog = (str(place / "clips" / name) for name in ("cat.mp4", "copy.mp4", "[red]/dog [bold]1.mp4"))
-    assert {hit["clip_id"]: hit["copies"] for hit in reported["hits"]} == {cat: [copy], dog: []}
-    assert "     and 1 copy: copy.mp4\n" in run("query", "gallery", "audio", "--unique").stdout
-
-
-def test_clips_like_one_are_found_without_the_model(place):
-    index()
-    (place / "model" / "model.safetensors").unlink()
-    lines = run("query", "gallery", "--like", "cat.mp4").stdout.splitlines()
-    # cat is a sound: for the picture, which it lacks, its sound is the query, too
-    assert lines[:2] == [
-        "like: " + str(place / "clips" / "cat.mp4"),
-        "  1  0.939  [red]/dog [bold]1.mp4  changed 2020-01-01",
-    ]
-    (reported,) = json.loads(run("query", "gallery", "--like", "clips/cat.mp4", "--json").stdout)
-    assert reported["like"] == "clips/cat.mp4" and [hit["rank"] for hit in reported["hits"]] == [1]
-
-
-def test_a_model_without_a_second_stage_is_reported(place):
-    index()
-    assert "stage needs a cross-encoder" in run("query", "gallery", "video", "--rerank", "50", code=1).stderr
+    unique = ("query", "gallery", "audio", "--unique")
+    (reported,) = json.loads(run(*unique, "--json").stdout)
+    assert [hit["copies"] for hit in reported["hits"]] == [[str(place / "clips" / "copy.mp4")], []]
+    assert "     and 1 copy: copy.mp4\n" in run(*unique).stdout
