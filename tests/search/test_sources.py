@@ -17,7 +17,6 @@ from scalar_retrieval.gallery.store.file_lists import is_table
 from scalar_retrieval.search.__main__ import app
 from scalar_retrieval.search.sources import (
     FileSelection,
-    LeftOut,
     find_clips,
     find_files,
     read_list,
@@ -57,12 +56,11 @@ def test_what_is_hidden_or_of_a_system_is_left_out_unless_it_is_named(tmp_path):
     hidden = [".trash/1.mp4", ".Trash-1000/files/2.mp4", "a/@eaDir/3.mp4", "$Recycle.Bin/4.mp4", "a/._5.mp4", ".6.mp4"]
     hidden += ["System Volume Information/7.mp4", "#recycle/9.mp4", "#snapshot/GMT/10.mp4", "lost+found/11.mp4"]
     below(tmp_path, *hidden, "a/8.mp4", "a/.nothing")
-    skipped = {name.split("/")[0] for name in hidden} - {"a"} | {"a/@eaDir", "a/._5.mp4"}
-    selection = FileSelection()
-    assert find_files([tmp_path], selection) == [str(tmp_path / "a/8.mp4")]
-    assert selection.left_out == {LeftOut.HIDDEN: {str(tmp_path / name) for name in skipped}}
-    assert lines_of(tmp_path / ".trash") == (["1.mp4"], [])  # which was named
-    assert lines_of(tmp_path / "#recycle") == (["9.mp4"], [])
+    skipped = f"{len(hidden)} hidden or system items left out; to index one, name it."
+    assert lines_of(tmp_path) == (["a/8.mp4"], [skipped])
+    for name in ("#recycle/9.mp4", ".trash/1.mp4"):  # which are named
+        folder, _, file = name.partition("/")
+        assert lines_of(tmp_path / folder) == ([file], [])
 
 
 def lines_of(folder, **options):
@@ -83,9 +81,8 @@ def test_what_is_of_no_use_is_counted_a_line_for_each_reason(tmp_path):
             "3 pictures (1 .heic, 1 .jpg, 1 .png) left out; --pictures takes them.",
         ],
     )
-    assert lines_of(tmp_path, exclude=["*.*"]) == ([], ["1 hidden or system item left out; to index one, name it."])
-    named = [tmp_path / name for name in ("GX01.LRV", "e.jpg", "c.mid")]
-    assert [os.path.basename(path) for path in find_files(named)] == ["GX01.LRV", "e.jpg", "c.mid"]
+    named = [f"{tmp_path}/{name}" for name in ("GX01.LRV", "e.jpg", "c.mid")]
+    assert find_files(named) == named
 
 
 def test_pictures_are_taken_if_asked_for_but_not_the_still_of_a_film(tmp_path):
@@ -96,11 +93,7 @@ def test_pictures_are_taken_if_asked_for_but_not_the_still_of_a_film(tmp_path):
 
 
 def test_a_file_of_text_is_no_film(tmp_path):
-    texts = {
-        "index.ts": b"export const a = 1;\n",
-        "latin.mts": "// größer\n".encode("latin-1"),
-        "go.mod": b"module a\n",
-    }
+    texts = {"index.ts": b"export\n", "latin.mts": "// größer\n".encode("latin-1"), "go.mod": b"module a\n"}
     films = {"film.ts": b"G@\0\x10" + b"\xff" * 184, "film.mod": b"\0\0\1\xba!", "text.mp4": b"text", "empty.ts": b""}
     for name, content in (texts | films).items():
         (tmp_path / name).write_bytes(content)
@@ -160,24 +153,15 @@ def test_a_title_of_a_name_is_what_a_person_wrote(name):
 
 
 def test_a_subfolder_that_cannot_be_listed_is_skipped_and_noted_but_not_one_that_is_named(tmp_path, monkeypatch):
-    below(tmp_path, "a/1.mp4", "private/2.mp4", "z/3.mp4", "4.mp4")
+    below(tmp_path, "private/2.mp4", "z/3.mp4", "4.mp4")
     make_unlistable(monkeypatch, tmp_path / "private")
     selection = FileSelection()
-    monkeypatch.chdir(tmp_path)
-    found = find_files(["."], selection)
-    assert found == [str(tmp_path / name) for name in ("4.mp4", "a/1.mp4", "z/3.mp4")]
+    assert find_files([tmp_path], selection) == [str(tmp_path / "4.mp4"), str(tmp_path / "z/3.mp4")]
     assert selection.unlisted == {str(tmp_path / "private"): "Permission denied"}
-    with pytest.raises(PermissionError):
-        find_files(["private"], selection)
-    with pytest.raises(PermissionError):
-        find_files([tmp_path])  # nobody would see that something is missing
-
-
-def test_a_name_that_is_not_utf8_is_left_out_and_counted(tmp_path):
-    below(tmp_path, "a.mp4", os.fsdecode(b"caf\xe9.mp4"), os.fsdecode(b"\xff/b.mp4"))
-    selection = FileSelection()
-    assert find_files([tmp_path], selection) == [str(tmp_path / "a.mp4")] and len(selection.not_utf8) == 2
-    assert find_files([tmp_path / os.fsdecode(b"caf\xe9.mp4")]) == []
+    # Nobody would see that something is missing.
+    for arguments in (([tmp_path / "private"], selection), ([tmp_path],)):
+        with pytest.raises(PermissionError):
+            find_files(*arguments)
 
 
 def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
@@ -187,9 +171,10 @@ def test_what_is_excluded_is_left_out_wherever_it_is_named(tmp_path):
         ([str(tmp_path / "a")], ["5.mp4", "drafts.mp4", "b/4.gif", "b/drafts/c/3.mp4"]),
     ):
         assert lines_of(tmp_path, exclude=exclude)[0] == found
-    (tmp_path / "list.csv").write_text("path\na/1.mp4\n5.mp4\n")
+    (tmp_path / "list.csv").write_text("path,mood\na/1.mp4,\n5.mp4,good\n")
     paths = [tmp_path / "list.csv", tmp_path / "b/4.gif"]
-    assert find_clips(paths, FileSelection(["a", "*.gif"]))[0] == [str(tmp_path / "5.mp4")]
+    five = str(tmp_path / "5.mp4")
+    assert find_clips(paths, FileSelection(["a", "*.gif"]), ["mood"]) == ([five], {five: {"mood": "good"}})
 
 
 ROWS = [
@@ -200,48 +185,22 @@ ROWS = [
 ]
 
 
-def write_csv(path, rows):
-    path.write_text("path,subtitle\n" + "".join(f"{row['path']},{quoted(row['subtitle'])}\n" for row in rows))
-    return path
-
-
-def quoted(cell):
-    return "" if cell is None else '"' + cell.replace('"', '""') + '"'
-
-
-def write_json_lines(path, rows):
-    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
-    return path
-
-
-def write_json(path, rows):
-    path.write_text(json.dumps(rows))
-    return path
-
-
-def write_parquet(path, rows):
-    pa.parquet.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def write_data_set(path, rows):
-    Dataset.from_list(rows).save_to_disk(path)
-    return path
-
-
+CSV = 'path,subtitle\nclips/b.mp4,"hello, ""world""\nagain"\na.mp4,\nclips/c.mp4,c.srt\n2024-01-02,007\n'
 WRITERS = {
-    "list.csv": write_csv,
-    "list.JSONL": write_json_lines,
-    "list.json": write_json,
-    "list.parquet": write_parquet,
-    "list": write_data_set,
+    "list.csv": lambda path: path.write_text(CSV),
+    "list.JSONL": lambda path: path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\n"),
+    "list.json": lambda path: path.write_text(json.dumps(ROWS)),
+    "list.parquet": lambda path: pa.parquet.write_table(pa.Table.from_pylist(ROWS), path),
+    "list": Dataset.from_list(ROWS).save_to_disk,
 }
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_of_list_names_the_same_files_and_words_from_where_it_lies(tmp_path, name):
     (tmp_path / "c.srt").write_text("")
-    files, unused = read_list(WRITERS[name](tmp_path / name, ROWS))
+    WRITERS[name](tmp_path / name)
+    assert is_table(tmp_path / name)
+    files, unused = read_list(tmp_path / name)
     assert files == {
         str(tmp_path / "clips" / "b.mp4"): {"subtitle": 'hello, "world"\nagain'},
         str(tmp_path / "a.mp4"): {},
@@ -259,11 +218,9 @@ def test_a_column_of_media_of_datasets_names_its_files(tmp_path):
 
 
 def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_holds(tmp_path):
-    write_data_set(tmp_path / "set", ROWS)
     below(tmp_path, "folder/state.json", "folder/a.mp4")
-    assert is_table(tmp_path / "set") and is_table("x.CSV")
     assert not is_table("x.mp4") and not is_table(tmp_path / "folder")
-    write_csv(tmp_path / "list.csv", ROWS[:2])
+    (tmp_path / "list.csv").write_text("path\nclips/b.mp4\na.mp4\n")
     files, _ = find_clips([tmp_path / "folder", tmp_path / "list.csv"], FileSelection())
     assert [os.path.relpath(file, tmp_path) for file in files] == ["folder/a.mp4", "clips/b.mp4", "a.mp4"]
 
@@ -275,7 +232,6 @@ def test_a_list_is_distinguished_from_media_and_folders_by_its_name_and_what_it_
         ("a.csv", "file,subtitle\nx.mp4,\n", r"must have one column `path`.*got \['file', 'subtitle'\]"),
         ("a.csv", "path,path\nx,y\n", r"\['path'\] appear more than once"),
         ("a.csv", "path,subtitle\nx.mp4,well, well\n", "line 2: expected 2 cells, as in line 1, got 3"),
-        ("a.csv", "path,subtitle\nx.mp4\n", "line 2: expected 2 cells, as in line 1, got 1"),
         ("a.csv", 'path,subtitle\nx.mp4,"a\nb"\n,c\n', "line 4, column `path`: expected the path of a file"),
         ("a.csv", 'path\n"x.mp4', "unexpected end of data"),
         ("a.csv", b"path\n\xff.mp4\n", "utf-8"),
@@ -309,17 +265,9 @@ def test_several_data_sets_in_one_and_damaged_ones_are_named(tmp_path):
     DatasetDict({"test": Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "sets")
     with pytest.raises(ValueError, match=f"Name one of them: {tmp_path / 'sets' / 'test'}"):
         read_list(tmp_path / "sets")
-    assert len(read_list(write_data_set(tmp_path / "set", ROWS[:2]))[0]) == 2
-    next((tmp_path / "set").glob("*.arrow")).write_bytes(b"no")
-    with pytest.raises(ValueError, match=str(tmp_path / "set")):
-        read_list(tmp_path / "set")
-
-
-def test_columns_without_a_use_are_counted(tmp_path):
-    (tmp_path / "a.csv").write_text("id,path,mood,\n1,x.mp4,good,\n")
-    selection = FileSelection()
-    files, texts = find_clips([tmp_path / "a.csv"], selection, ["mood"])
-    assert texts == {files[0]: {"mood": "good"}} and selection.unused == {str(tmp_path / "a.csv"): ["id", ""]}
+    next((tmp_path / "sets" / "test").glob("*.arrow")).write_bytes(b"no")
+    with pytest.raises(ValueError, match=str(tmp_path / "sets" / "test")):
+        read_list(tmp_path / "sets" / "test")
 
 
 def test_the_time_for_a_header_grows_with_its_length(tmp_path):
@@ -333,15 +281,11 @@ def test_the_time_for_a_header_grows_with_its_length(tmp_path):
 
 
 def test_two_lists_that_disagree_are_named(tmp_path):
-    for name, words in (("a.csv", "yes"), ("b.csv", "no")):
-        write_csv(tmp_path / name, [{"path": "x.mp4", "subtitle": words}])
+    lists = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path in lists:
+        path.write_text(f"path,subtitle\nx.mp4,{path.name}\n")
     with pytest.raises(ValueError, match=r"b\.csv: what is before it has another `subtitle`"):
-        find_clips([tmp_path / "a.csv", tmp_path / "b.csv"], FileSelection())
-
-
-def index(place, *arguments):
-    arguments = ("index", *arguments, "--model", place.model, "--output", place / "gallery")
-    return CliRunner().invoke(app, list(map(str, arguments)))
+        find_clips(lists, FileSelection())
 
 
 @pytest.fixture
@@ -355,38 +299,37 @@ def place(tmp_path, tiny_model_dir):
     return Place(tmp_path)
 
 
+def index(place, *arguments):
+    arguments = ("index", *arguments, "--model", place.model, "--output", place / "gallery")
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
 def reported(result):
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()[0]
 
 
-def vectors(place):
-    gallery = Gallery.open(place / "gallery")
-    order = sorted(range(len(gallery)), key=gallery.clip_ids.__getitem__)
-    return gallery.modality_embeds()[order][:, 2].float(), gallery.modality_mask[order].tolist()
-
-
 def test_what_a_list_says_is_embedded_and_again_only_when_it_says_something_else(place):
     table = place / "list.csv"
-    table.write_text("path,subtitle\na.mp4,a dog barks\nnowhere.mp4,\nb.mp4,\n")
-    result = index(place, table)
-    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in reported(result) and "nowhere.mp4: " in result.stdout
-    first, mask = vectors(place)
-    assert mask == [[True, False, True], [True, True, True]]  # the words of the list; those beside the file
-    for words, counts in (
-        ("a dog barks", "0 new, 0 changed, 1 unchanged"),
-        ("a cat meows", "0 new, 1 changed, 0 unchanged"),  # as many letters
-    ):
-        table.write_text(f"path,subtitle\na.mp4,{words}\n")
-        assert counts in reported(index(place, table))
-    second, mask = vectors(place)
-    assert not torch.equal(first[0], second[0])
+
+    def indexed(rows):
+        table.write_text(f"path,subtitle\n{rows}")
+        result = index(place, table)
+        gallery = Gallery.open(place / "gallery")
+        rows = [gallery.row_of(str(place / name)) for name in ("a.mp4", "b.mp4")]
+        return reported(result), gallery.modality_embeds()[rows, 2].float(), gallery.modality_mask[rows, 2].tolist()
+
+    counts, _, mask = indexed("a.mp4,a dog barks\nnowhere.mp4,\nb.mp4,\n")
+    assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in counts
+    assert mask == [True, True]  # the words of the list; those beside the file
+    counts, first, _ = indexed("a.mp4,a dog barks\n")
+    assert "0 new, 0 changed, 1 unchanged" in counts
+    counts, second, _ = indexed("a.mp4,a cat meows\n")  # as many letters
+    assert "0 new, 1 changed, 0 unchanged" in counts and not torch.equal(first[0], second[0])
     torch.testing.assert_close(second[0], second[1])  # the same words, from the list and from a file
-    table.write_text("path,subtitle\na.mp4,b.srt\n")
-    assert "0 new, 1 changed, 0 unchanged" in reported(index(place, table))
-    assert "0 new, 0 changed, 1 unchanged" in reported(index(place, table))
+    assert "0 new, 1 changed, 0 unchanged" in indexed("a.mp4,b.srt\n")[0]
+    assert "0 new, 0 changed, 1 unchanged" in indexed("a.mp4,b.srt\n")[0]
     assert "0 new, 1 changed, 0 unchanged" in reported(index(place, place / "a.mp4"))
-    assert vectors(place)[1] == [[True, False, False], [True, True, True]]
 
 
 def test_a_file_with_words_without_times_is_not_cut_into_windows(place):
