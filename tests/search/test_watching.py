@@ -1,41 +1,47 @@
 """Folders that are watched. Nothing sleeps here: what happens between two looks is a step of the test."""
 
-import errno
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
-import scalar_retrieval.modeling_scalar
 from scalar_retrieval.gallery.gallery import Gallery, GalleryWriter
 from scalar_retrieval.gallery.store.file_state import is_as_known
 from scalar_retrieval.search.sources import find_files
 from scalar_retrieval.search.watching import watch
 from tests.search.further import index_with
+from tests.search.serving import WordProcessor
 from tests.search.test_main import FakeModel, place, run  # noqa: F401
 from tests.search.test_sources import make_unlistable
 
 
-def looks_of(folder, steps, monkeypatch, find=None):
-    """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
-    passed, now = [], []
+def while_sleeping(monkeypatch, steps):
+    """Let steps happen, one in each pause between two looks; then Ctrl-C."""
+    waiting = iter(steps)
 
     def sleep(seconds):
-        assert seconds == 7
-        passed.append(now.copy())
-        now.clear()
-        if len(passed) > len(steps):
+        step = next(waiting, None)
+        if step is None:
             raise KeyboardInterrupt
-        steps[len(passed) - 1]()
+        step()
 
-    monkeypatch.setattr("scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: 0)
+    monkeypatch.setattr("scalar_retrieval.search.watching.time", clock)
+
+
+def looks_of(folder, steps, monkeypatch, find=None):
+    """Watch while `steps` happen, one after each look; what was passed on before each step, by name."""
+    passed = [[]]
+    find = find or (lambda: [str(path) for path in sorted(folder.glob("*.mp4"))])
+
+    def step_and_turn(step):
+        step()
+        passed.append([])
+
+    while_sleeping(monkeypatch, [partial(step_and_turn, step) for step in steps])
     with pytest.raises(KeyboardInterrupt):
-        watch(
-            find or (lambda: [str(path) for path in sorted(folder.glob("*.mp4"))]),
-            lambda files: now.append([os.path.basename(file) for file in files]),
-            7,
-            print,
-        )
+        watch(find, lambda files: passed[-1].append([os.path.basename(file) for file in files]), 7, print)
     return passed
 
 
@@ -104,19 +110,12 @@ def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
 
 def watching(monkeypatch, *steps):
     """Index with --watch while `steps` happen, one after each look; then Ctrl-C."""
-    waiting = iter([*steps, None])
-
-    def sleep(_):
-        if (step := next(waiting)) is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0))
+    while_sleeping(monkeypatch, steps)
     return run("index", "clips", "--model", "model", "--output", "gallery", "--watch", "--prune")
 
 
 def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monkeypatch):  # noqa: F811
-    seen = []
+    seen, dog = [], place / "clips" / "[red]" / "dog [bold]1.mp4"
 
     def look():
         seen.append(len(Gallery.open("gallery")))
@@ -127,25 +126,22 @@ def test_a_watched_folder_is_indexed_until_ctrl_c_and_then_reported(place, monke
         look()
         (place / "clips" / "late.mp4").write_text("video subtitle")
         (place / "clips" / "cat.mp4").unlink()
+        dog.write_text("video")
 
     result = watching(monkeypatch, nothing, arrive, nothing, look)
     assert seen == [2, 2]
     assert "Watching clips." in result.stderr and "until Ctrl-C" in result.stderr
-    assert "1 new, 0 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
-    assert (
-        result.stdout.splitlines()[0]
-        == "2 new, 0 changed, 0 unchanged, 1 unreadable, 1 removed; 2 clips in the gallery"
-    )
+    assert "1 new, 1 changed, 0 unchanged, 0 unreadable, 1 removed" in result.stderr
+    assert "1 unreadable, 1 removed; 2 clips in the gallery" in result.stdout.splitlines()[0]
     assert f"gone from disk, its clips are removed: {place / 'clips' / 'cat.mp4'}" in result.stdout
+    assert is_as_known(str(dog), Gallery.open("gallery").files[str(dog)])
     assert "1 unchanged" in run("index", "clips/late.mp4", "--model", "model", "--output", "gallery").stdout
 
 
 def test_a_watched_folder_needs_no_model_until_a_file_is_new(place, monkeypatch):  # noqa: F811
     run("index", "clips", "--model", "model", "--output", "gallery")
-    load, loads = scalar_retrieval.modeling_scalar.load_model, []
-    monkeypatch.setattr(
-        scalar_retrieval.modeling_scalar, "load_model", lambda *given: loads.append(given) or load(*given)
-    )
+    loads, loaded = [], (FakeModel(), WordProcessor())
+    monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *given: loads.append(given) or loaded)
 
     def arrive():
         assert not loads
@@ -155,29 +151,19 @@ def test_a_watched_folder_needs_no_model_until_a_file_is_new(place, monkeypatch)
     assert len(loads) == 1
 
 
-def test_a_watched_file_that_changes_is_recorded_as_it_is_now(place, monkeypatch):  # noqa: F811
-    file = place / "clips" / "cat.mp4"
-    result = watching(monkeypatch, nothing, lambda: file.write_text("video audio"), nothing)
-    assert "0 new, 1 changed" in result.stderr
-    assert is_as_known(str(file), Gallery.open("gallery").files[str(file)])
-
-
 def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_committed(place, monkeypatch):  # noqa: F811
-    embed, calls = FakeModel.get_modality_features, []
+    index_with(monkeypatch, batch_size=1)
+    embed, calls = FakeModel.get_modality_features, iter((False, True))
 
     def interrupted(self, **features):
-        calls.append(features)
-        if len(calls) == 2:
+        if next(calls):
             raise KeyboardInterrupt
         return embed(self, **features)
 
     monkeypatch.setattr(FakeModel, "get_modality_features", interrupted)
-    monkeypatch.setattr(
-        "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: 0)
+    assert watching(monkeypatch, nothing, nothing).stdout.startswith(
+        "1 new, 0 changed, 0 unchanged, 1 unreadable; 1 c"
     )
-    index_with(monkeypatch, batch_size=1)
-    arguments = ("clips", "--model", "model", "--output", "gallery", "--watch")
-    assert run("index", *arguments).stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
 
 
 def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch):  # noqa: F811
@@ -212,17 +198,3 @@ def test_a_watched_folder_that_cannot_be_listed_is_reported_once_and_costs_no_cl
     assert result.stderr.count("[red] is skipped, as it cannot be listed: Permission denied.") == 1
     assert "gone" not in result.stderr and "Cannot scan now" not in result.stderr
     assert result.stdout.startswith("3 new, 0 changed, 1 unchanged, 1 unreadable; 4 clips in the gallery")
-
-
-def test_a_folder_that_is_moved_while_it_is_listed_keeps_its_clips(place, monkeypatch):  # noqa: F811
-    red, scandir = place / "clips" / "[red]", os.scandir
-
-    def move():
-        make_unlistable(monkeypatch, red, errno.ENOENT, place / "clips" / "blue")
-
-    def moved():
-        assert not red.exists()
-        monkeypatch.setattr(os, "scandir", scandir)
-
-    result = watching(monkeypatch, nothing, move, moved, nothing, nothing)
-    assert "removed" not in result.stdout and "1 moved" in result.stdout
