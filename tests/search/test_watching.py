@@ -161,9 +161,8 @@ def test_ctrl_c_while_a_watched_file_is_embedded_keeps_and_reports_what_was_comm
         return embed(self, **features)
 
     monkeypatch.setattr(FakeModel, "get_modality_features", interrupted)
-    assert watching(monkeypatch, nothing, nothing).stdout.startswith(
-        "1 new, 0 changed, 0 unchanged, 1 unreadable; 1 c"
-    )
+    result = watching(monkeypatch, nothing, nothing)
+    assert result.stdout.startswith("1 new, 0 changed, 0 unchanged, 1 unreadable; 1 clips")
 
 
 def test_a_watched_drive_that_is_taken_away_costs_no_clips(place, monkeypatch):  # noqa: F811
