@@ -15,7 +15,6 @@ from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.gallery.querying import QueryModel
 from scalar_retrieval.gallery.words.transcripts import Cue
 from scalar_retrieval.modeling_scalar.processing_joint_scalar import ScalarJointProcessor
-from scalar_retrieval.search.reading import titles_within
 from scalar_retrieval.search.recognised import RecognitionError
 from tests.dual_encoders import write_clap
 from tests.gallery.decoding.reading import write_media
@@ -224,13 +223,6 @@ def test_how_much_of_a_clip_is_read_is_kept_with_the_gallery(place):
     encoder = write_joint_encoder(place / "encoder")
     gallery = scalar_retrieval.index("clips", "joint", encoder, sound_seconds=5)
     assert gallery.load_model().processor.max_audio_seconds == 5
-
-
-def test_a_title_has_the_chapters_of_a_window():
-    chapters = [(0.0, "Arrival"), (70.0, ""), (75.0, "The storm")]
-    windows = {None: ["Arrival", "The storm"], (37.5, 75.0): ["Arrival"], (75.0, None): ["The storm"]}
-    for window, titles in windows.items():
-        assert titles_within(chapters, window) == titles
 
 
 def test_a_window_of_a_sound_is_embedded_under_the_title_of_its_chapter(place, monkeypatch):

@@ -151,13 +151,6 @@ def test_a_wrong_argument_is_answered_before_a_model_is_loaded(arguments, messag
     assert not Path("gallery").exists()
 
 
-def test_an_argument_that_does_not_exist_is_a_type_error(place):
-    with pytest.raises(TypeError, match="colour"):
-        index("clips", "gallery", colour="red")
-    with pytest.raises(TypeError, match="title"):
-        Gallery.from_arrays(["a"], {"video": torch.eye(1)}).search(torch.eye(1), title=True)
-
-
 def test_a_gallery_of_another_model_is_refused(place, tmp_path):
     index("clips/sound.wav", "gallery", "encoder", progress=False)
     other = write_joint_encoder(tmp_path / "other")

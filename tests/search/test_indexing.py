@@ -42,10 +42,7 @@ class FakeProcessor:
         duration = None if waveform is None else len(waveform) / 16_000
         return Clip(frames, waveform, subtitle, problems, path, duration=duration)
 
-    def __call__(self, text=None, clips=None):
-        if text is not None:
-            ids = torch.tensor([[len(line)] for line in text])
-            return BatchFeature({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    def __call__(self, clips):
         mask = torch.tensor([[clip.frames is not None, clip.waveform is not None, False] for clip in clips])
         seeds = [clip.frames.flat[0] if clip.frames is not None else clip.waveform[0] for clip in clips]
         return BatchFeature({"pixel_values_videos": torch.tensor(seeds).float(), "modality_mask": mask})
@@ -64,9 +61,6 @@ class FakeModel:
             torch.randn(3, DIM, generator=torch.Generator().manual_seed(int(seed))) for seed in pixel_values_videos
         ]
         return torch.nn.functional.normalize(torch.stack(rows), dim=-1) * modality_mask[..., None], modality_mask
-
-    def get_text_features(self, input_ids, attention_mask):
-        return SimpleNamespace(pooler_output=torch.nn.functional.one_hot(input_ids[:, 0] % DIM, DIM).float())
 
 
 @pytest.fixture

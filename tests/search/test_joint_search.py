@@ -28,22 +28,22 @@ def test_files_are_indexed_and_found_by_a_joint_encoder(place, monkeypatch):
     index_with(monkeypatch, dtype="float32")
     reported = run("index", "clips", "--model", "encoder", "--output", "gallery")
     assert "2 new, 0 changed, 0 unchanged, 1 unreadable" in reported and "30 ms" in reported
-    gallery = Gallery.open(place / "gallery")
-    names = [name.rsplit("/")[-1] for name in gallery.clip_ids]
-    presence = dict(zip(names, gallery.modality_mask.tolist(), strict=True))
-    assert presence == {"both.mkv": [True, True, True], "sound.wav": [False, True, False]}
-
-    model, processor = load_model(place / "encoder")
-    clip = processor.read_clip(place / "clips" / "both.mkv")
+    both, gallery = str(place / "clips" / "both.mkv"), Gallery.open("gallery")
+    model, processor = load_model("encoder")
+    clip = processor.read_clip(both)
     assert clip.duration == pytest.approx(2, abs=0.05)  # of 44.1 kHz, in the encoder's 16
     with torch.no_grad():
-        expected, _ = model.get_modality_features(**processor(clips=[clip]))
+        expected, mask = model.get_modality_features(**processor(clips=[clip]))
         score = model(**processor(text="a dog", clips=[clip])).scores.item()
-    stored = gallery.modality_embeds()[names.index("both.mkv")]
-    torch.testing.assert_close(stored, expected[0], atol=1e-6, rtol=0)
-
+    row = gallery.row_of(both)
+    torch.testing.assert_close(gallery.modality_embeds()[row], expected[0], atol=1e-6, rtol=0)
+    assert gallery.modality_mask[row].equal(mask[0]) and gallery.modality_mask[1 - row].tolist() == [
+        False,
+        True,
+        False,
+    ]
     (found,) = json.loads(run("query", "gallery", "a dog", "--json"))
-    hit = next(hit for hit in found["hits"] if hit["path"].endswith("both.mkv"))
+    hit = next(hit for hit in found["hits"] if hit["path"] == both)
     assert hit["score"] == pytest.approx(score, abs=1e-5) and sum(hit["weights"].values()) == pytest.approx(1)
 
 

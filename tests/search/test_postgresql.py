@@ -162,15 +162,13 @@ def test_arguments_of_which_no_score_can_be_computed_are_errors(functions, argum
 def test_the_list_has_the_best_in_the_order_of_their_numbers_beyond_float64(functions):
     generator = np.random.default_rng(0)
     rows = [(float(score), 2**60 - number) for number, score in enumerate(generator.integers(0, 40, 3000) / 8)]
-    rows += [(1e300, 5), (-math.inf, 6), (None, 7), (0.1 + 0.2, 8)]
-    functions.execute("CREATE TEMP TABLE IF NOT EXISTS scored (score float8, id bigint)")
-    functions.cursor().executemany("INSERT INTO scored VALUES (%s, %s)", rows)
-    known = [(score, number) for score, number in rows if score is not None]
-    known.sort(key=lambda row: (-row[0], len(str(row[1])), row[1]))
-    for k in (1, 7, 4000):
-        for kind in ("bigint", "text"):
-            ((best,),) = functions.execute(f"SELECT scalar.scalar_best(score, id::{kind}, {k}) FROM scored").fetchall()
-            assert [(float(score), int(number)) for score, number in best] == known[:k]
+    rows += [(1e300, 5), (-math.inf, 6), (0.1 + 0.2, 8)]
+    functions.execute("CREATE TEMP TABLE scored (score float8, id bigint)")
+    functions.cursor().executemany("INSERT INTO scored VALUES (%s, %s)", [*rows, (None, 7)])
+    rows.sort(key=lambda row: (-row[0], len(str(row[1])), row[1]))
+    for k, kind in ((1, "bigint"), (7, "text"), (4000, "bigint")):
+        ((best,),) = functions.execute(f"SELECT scalar.scalar_best(score, id::{kind}, {k}) FROM scored").fetchall()
+        assert [(float(score), int(number)) for score, number in best] == rows[:k]
     ((nothing,),) = functions.execute("SELECT scalar.scalar_best(score, id, 3) FROM scored WHERE id = 7").fetchall()
     assert nothing == []
     for wrong in ("'NaN', id, 3", "score, id, 0", "score, NULL::text, 3"):
@@ -199,8 +197,9 @@ def test_several_processes_of_a_server_find_the_same_list(database):
 
 
 def test_few_clips_are_scored_and_the_list_is_that_of_the_folder(database, tmp_path):
-    gallery = Made(make_clips(seed=6, kinds=("random",), count=3000)).write(tmp_path)
-    searcher, texts = pushed(gallery, database), make_texts(Made(make_clips(seed=6, count=30)), 1, 5)
+    made = Made(make_clips(seed=6, kinds=("random",), count=3000))
+    gallery, texts = made.write(tmp_path), make_texts(made, 1, 5)
+    searcher = pushed(gallery, database)
     with searcher.table.transaction() as connection:
         connection.execute("SET LOCAL track_functions = 'all'")
         hits = postgresql._Ranking(searcher, connection, ScoreOptions(0.1), Selection()).hits(texts[0], 3)
@@ -219,22 +218,20 @@ WHOLE = Filter(
 @pytest.mark.e2e
 def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_path, made, monkeypatch):
     database, servers = partitioned(postgres)
-    searcher = pushed(made.write(tmp_path), database, servers)
-    run, plans = DatabaseTable.run, []
+    searcher, run = pushed(made.write(tmp_path), database, servers), DatabaseTable.run
+    plans = []
 
     def explaining(self, connection, statement, values=None, binary=False):
         if "scalar_best" in statement:
-            plan = run(self, connection, f"EXPLAIN (VERBOSE, COSTS OFF) {statement}", values)
-            plans.append([line.strip() for (line,) in plan])
+            plans.append(run(self, connection, f"EXPLAIN (VERBOSE, COSTS OFF) {statement}", values))
         return run(self, connection, statement, values, binary)
 
     monkeypatch.setattr(DatabaseTable, "run", explaining)
     for among in (Selection(), Selection(WHOLE, None, ("audio", "video"), "/clips/1.mp4", frozenset({"/b"}), "/c")):
         ranked(searcher, make_texts(made, 1), among=among)
-        plan = plans[-1]
-        assert plan[0] == "Append" and plan.count("->  Async Foreign Scan") == 3
-        relations = sorted(re.sub(" clips.*", "", line) for line in plan if line.startswith("Relations: "))
-        assert relations == [f"Relations: Aggregate on (public.clips_at_{number}" for number in range(3)]
+        lines = [line.strip() for (line,) in plans[-1]]
+        assert lines[0] == "Append" and lines.count("->  Async Foreign Scan") == 3
+        assert sum(line.startswith("Relations: Aggregate on (public.clips_at_") for line in lines) == 3
     searcher.table.close()
 
 
@@ -348,13 +345,13 @@ def test_any_value_in_any_field_of_what_was_pushed_is_refused_in_a_sentence_or_h
 
 def test_columns_are_as_wide_as_the_slices_of_their_modalities(database, tmp_path):
     made = Made(make_clips((*PAPER, "title"), slices=SLICES), (*PAPER, "title"), metadata={"modality_slices": SLICES})
-    searcher = pushed(made.write(tmp_path / "sliced"), database)
+    gallery = made.write(tmp_path / "sliced")
+    searcher = pushed(gallery, database)
     widths = dict(execute(database, "SELECT attname, atttypmod FROM pg_attribute WHERE atttypmod > 0"))
     assert [widths[name] for name in made.modalities] == [stop - start for start, stop in SLICES]
     assert searcher.described.slices == SLICES and searcher.described.dim == DIM
-    for clip, stored in zip(made.clips, searcher.clips([clip.name for clip in made.clips]), strict=True):
-        for vector, name in zip(stored.modality_embeds.double().numpy(), made.modalities, strict=True):
-            assert np.array_equal(vector, clip.vectors.get(name, np.zeros(DIM)))
+    stored = [clip.modality_embeds for clip in searcher.clips(gallery.clip_ids)]
+    assert torch.stack(stored).equal(gallery.modality_embeds())
     assert verify_table(searcher.table.address) == len(made.clips)
     # Vectors of one space are not of the same kind.
     made.metadata = {}
@@ -593,11 +590,11 @@ def test_a_password_reaches_the_nodes_and_no_message(postgres, tmp_path, made, m
 @pytest.mark.e2e
 def test_of_several_hosts_the_first_that_answers_is_used(postgres, tmp_path, made):
     servers = postgres(2)
-    database, texts = servers[0].new_database(), make_texts(made, 1)
-    right = answer(pushed(made.write(tmp_path), database), texts)
+    database = servers[0].new_database()
+    pushed(made.write(tmp_path), database)
     servers[1].kill()
     searcher = open_searcher(f"{database.replace('127', f'127.0.0.1:{servers[1].port},127', 1)}/clips")
-    assert answer(searcher, texts) == right
+    assert len(searcher) == len(made.clips)
     searcher.table.close()
 
 
