@@ -93,8 +93,8 @@ class Made:
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
 
-    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None, among=None):
-        """The score and the weights of every clip among some that has anything that is looked at, by its name."""
+    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None):
+        """The score and the weights of every clip that has anything that is looked at, by its name."""
         found = {}
         modalities = self.seen(text, modalities)
         scale, offset = scale or [1.0] * len(self.modalities), offset or [0.0] * len(self.modalities)
@@ -104,7 +104,7 @@ class Made:
                 for place, name in enumerate(self.modalities)
                 if name in clip.vectors and name in modalities
             }
-            if not cosines or (among and not among(clip)):
+            if not cosines:
                 continue
             highest = max(cosines.values())
             parts = {name: math.exp((cosine - highest) / temperature) for name, cosine in cosines.items()}
@@ -113,14 +113,14 @@ class Made:
             found[clip.name] = sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
         return found
 
-    def like_scores(self, clip, modalities=None, among=None):
+    def like_scores(self, clip, modalities=None):
         """The scores of the clips that may be like one of them, which scale and offset change nothing of."""
         named = modalities or self.modalities
         vectors = [vector / np.linalg.norm(vector) for name, vector in clip.vectors.items() if name in named]
         norm = np.linalg.norm(sum(vectors))
         centroid = sum(vectors) / norm if norm > 1e-6 else vectors[0]
         others = replace(self, clips=[other for other in self.clips if other is not clip])
-        return others.scores(centroid, modalities=modalities, among=among)
+        return others.scores(centroid, modalities=modalities)
 
     def own_scores(self, text, **options):
         """The scores of one vector, calibrated as those of the gallery."""

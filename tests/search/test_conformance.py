@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
 
 from scalar_retrieval.gallery.filters import Filter
 from scalar_retrieval.gallery.querying import Likeness, NothingToCompareError
@@ -140,19 +139,15 @@ def test_clips_like_one_are_those_that_a_loop_finds(hold, tmp_path):
     clips = make_clips(dtype="float32", kinds=("random", "tied"), count=45)
     made, refused = replace(CALIBRATED[0], dtype="float32", clips=clips), 0
     searcher = hold(made.write(tmp_path))
-    for clip in made.clips[::9]:
-        for modalities, has in ((None, ()), (("audio", "video"), ()), (None, ("audio",))):
-            asked = {"like": clip.name, "k": 9, "modalities": modalities, "allowed": Filter(has=has)}
-            if clip.vectors.keys().isdisjoint(modalities or PAPER):
-                with pytest.raises(NothingToCompareError):
-                    search(searcher, **asked)
-                refused += 1
-                continue
-            expected = made.like_scores(clip, modalities, lambda other, has=has: other.vectors.keys() >= set(has))
-            hits = search(searcher, **asked)
-            check(hits, made, expected, 9, modalities, near=1e-6)  # the query is of float32
-            assert hits.like == clip.name and clip.name not in names_of(hits)
-            assert modalities or hits.num_allowed == len(expected)
+    for clip, modalities in itertools.product(made.clips[::9], (None, ("audio", "video"))):
+        if clip.vectors.keys().isdisjoint(modalities or PAPER):
+            with pytest.raises(NothingToCompareError):
+                search(searcher, like=clip.name, modalities=modalities)
+            refused += 1
+            continue
+        hits = search(searcher, like=clip.name, k=9, modalities=modalities)
+        check(hits, made, made.like_scores(clip, modalities), 9, modalities, near=1e-6)  # the query is of float32
+        assert hits.like == clip.name and clip.name not in names_of(hits)
     assert refused
     texts = make_texts(made, 3)
     outside = Clip("outside", dict(zip(PAPER, texts.double().numpy(), strict=True)))
@@ -181,38 +176,25 @@ def test_names_come_back_as_they_are_and_clips_are_found_by_them(hold, tmp_path)
             searcher.clip_named(none)
 
 
-def test_of_windows_each_file_comes_once_by_its_best_one(hold, tmp_path):
-    files = ["a"] * 60 + ["b"] + ["d"] * 6 + ["c"]
-    text, generator = normalize(torch.ones(DIM), dim=0), torch.Generator().manual_seed(1)
-    clips = []
-    for place, file in enumerate(files):
-        noise = torch.randn(3, DIM, generator=generator) * (0.2 + 0.02 * place)
-        vectors = normalize(text + noise, dim=-1).half().double().numpy()
-        has = {mode: vector for mode, vector in zip(PAPER, vectors, strict=True) if place % 3 or mode != "audio"}
-        if file in "ad":
-            clips.append(Clip(f"{file}#t={place},{place + 1}", has, seconds=1.0, changed=0, file=file))
-        else:  # A name may look like a window and be none.
-            clips.append(Clip(f"{file}#t=5", has, seconds=2.0, changed=0))
+@pytest.mark.parametrize("hold", TABLES, indirect=True)
+def test_windows_and_files_are_found_in_a_table_as_in_the_folder(hold, tmp_path):
+    clips = make_clips(seed=7, kinds=("random",), count=75)
+    for place, file in enumerate(["a"] * 60 + ["d"] * 6):
+        name = f"{file}#t={place},{place + 1}"
+        clips[place] = replace(clips[place], name=name, seconds=1.0, changed=0, file=file)
+    clips[66] = replace(clips[66], name="b#t=5", seconds=2.0, changed=0)  # looks like a window and is none
     made = Made(clips, metadata={"segment": 1})
-    searcher = hold(made.write(tmp_path))
-    for wanted, among in (
-        (Filter(), None),
-        (Filter(has="audio", max_duration=1.5), lambda clip: "audio" in clip.vectors and clip.seconds < 2),
-    ):
-        expected, best = made.own_scores(text, among=among), {}
-        for clip in sorted(clips, key=lambda clip: -expected.get(clip.name, (-1,))[0]):
-            if clip.name in expected:
-                best.setdefault(clip.file or clip.name, clip.name)
-        for k in (2, 5):
-            (hits,) = search(searcher, text[None], k, per_file=True, allowed=wanted)
-            assert {hit.place.path: hit.clip_id for hit in hits} == dict(list(best.items())[:k])
-            assert names_of(hits) == list(best.values())[:k]
-            assert hits.num_scored <= hits.num_allowed == len(expected)
+    gallery, texts = made.write(tmp_path), make_texts(made, 6)
+    searcher = hold(gallery)
+    for options in ({"per_file": True}, {"per_file": True, "allowed": Filter(max_duration=1.5)}, {"inside": "d"}):
+        for k in (2, 5, 100):
+            found, known = (search(of, texts, k, **options) for of in (searcher, gallery.searcher))
+            for ours, theirs in zip(found, known, strict=True):
+                assert [hit.place for hit in ours] == [hit.place for hit in theirs]
+                assert names_of(ours) == names_of(theirs) and ours.num_allowed == theirs.num_allowed
     with pytest.raises(ValueError, match="d#t=") as several:
         searcher.clip_named("d")
     assert not isinstance(several.value, NoClipError)
-    inside = made.own_scores(text, among=lambda clip: clip.file == "d")
-    check(search(searcher, text[None], 100, inside="d")[0], made, inside, 100)
 
 
 @pytest.mark.parametrize("hold", TABLES[:1], indirect=True)
