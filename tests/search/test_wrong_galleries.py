@@ -14,8 +14,6 @@ from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search.__main__ import app as search_app
 from tests.search.wrong_galleries import EVERY, WRONG, make_good
 
-PROGRAMS = {"search": search_app, "eval": eval_app, "hub_cards": hub_app}
-
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory, tiny_model_dir):
@@ -29,18 +27,20 @@ def good(tmp_path_factory, tiny_model_dir):
     return folder
 
 
-def argv_of(command, folder, model):
-    """A command that meets the gallery, and writes beside it."""
+def call(command, folder, model):
+    """Call a command that meets the gallery, and writes beside it."""
     beside = folder.parent
-    return {
-        "query": ["search", "query", folder, "a dog"],
-        "info": ["search", "info", folder],
-        "verify": ["search", "verify", folder],
-        "compact": ["search", "compact", folder],
-        "index": ["search", "index", beside / "clip.mp4", "--model", model, "--output", folder],
-        "run": ["eval", "run", "--embeddings", folder, "--output", beside / "results"],
-        "push": ["hub_cards", "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run", beside / "out"],
+    (beside / "clip.mp4").write_bytes(b"no film")
+    app, *arguments = {
+        "query": [search_app, "query", folder, "a dog"],
+        "info": [search_app, "info", folder],
+        "verify": [search_app, "verify", folder],
+        "compact": [search_app, "compact", folder],
+        "index": [search_app, "index", beside / "clip.mp4", "--model", model, "--output", folder],
+        "run": [eval_app, "run", "--embeddings", folder, "--output", beside / "results"],
+        "push": [hub_app, "gallery", folder, "user/gallery", "--model", "user/model", "--dry-run", beside / "out"],
     }[command]
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def listing(folder):
@@ -52,24 +52,11 @@ def listing(folder):
     }
 
 
-def check(wrong, command, before, folder, code, stderr):
-    # Of what is reported while a model is loaded, the last line counts.
-    lines = [line for line in stderr.splitlines() if line.strip() and "it/s]" not in line]
-    assert code == 1 and len(lines) == 1 and lines[0].startswith("Error: "), (command, code, stderr[-3000:])
-    # Verifying, as publishing does first, names all damaged files at once.
-    verifies = command in ("verify", "push")
-    message = f"{wrong.message}|Damaged: " if verifies else wrong.message
-    assert re.search(message, lines[0]), (command, lines[0])
-    assert len(lines[0]) < 3000 and listing(folder) == before, command
-
-
 @pytest.mark.parametrize("command", EVERY)
 def test_the_gallery_that_is_changed_is_taken_by_every_command(good, tiny_model_dir, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(good, tmp_path / "gallery")
-    (tmp_path / "clip.mp4").write_bytes(b"no film")
-    program, *arguments = map(str, argv_of(command, tmp_path / "gallery", tiny_model_dir))
-    result = CliRunner().invoke(PROGRAMS[program], arguments)
+    result = call(command, tmp_path / "gallery", tiny_model_dir)
     # The film cannot be read, which is reported on stdout; nothing else is wrong.
     assert result.exit_code == (1 if command == "index" else 0) and "Error" not in result.stderr, result.output
 
@@ -91,13 +78,17 @@ def test_a_wrong_gallery_is_refused_in_one_sentence_and_left_as_it_is(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "gallery"
     shutil.copytree(good, folder)
-    (tmp_path / "clip.mp4").write_bytes(b"no film")
     wrong.make(folder)
     before = listing(folder)
-    program, *arguments = map(str, argv_of(command, folder, tiny_model_dir))
-    result = CliRunner().invoke(PROGRAMS[program], arguments)
-    assert isinstance(result.exception, SystemExit), result.exception
-    check(wrong, command, before, folder, result.exit_code, result.stderr)
+    result = call(command, folder, tiny_model_dir)
+    # Of what is reported while a model is loaded, the last line counts.
+    lines = [line for line in result.stderr.splitlines() if line.strip() and "it/s]" not in line]
+    assert isinstance(result.exception, SystemExit) and result.exit_code == 1, result.exception
+    assert len(lines) == 1 and lines[0].startswith("Error: ") and len(lines[0]) < 3000, lines
+    # Verifying, as publishing does first, names all damaged files at once.
+    verifies = command in ("verify", "push")
+    assert re.search(f"{wrong.message}|Damaged: " if verifies else wrong.message, lines[0]), lines
+    assert listing(folder) == before
 
 
 @pytest.mark.parametrize(
