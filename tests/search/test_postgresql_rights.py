@@ -202,17 +202,12 @@ def test_a_role_that_may_only_read_searches_and_verifies_a_table(database, tmp_p
     execute(database, "GRANT USAGE ON SCHEMA scalar TO reader; GRANT SELECT ON clips TO reader")
     # The owner of a table could run code as whoever reads it, unless it has these rights already.
     for other in (database, database.replace("postgres@", "reader@")):
-        with pytest.raises(
-            DamagedTableError, match="belongs to the role 'pusher'.*or a role of which 'pusher' is a member"
-        ):
+        with pytest.raises(DamagedTableError, match="or a role of which 'pusher' is a member"):
             open_searcher(f"{other}/clips")
     execute(database, "GRANT reader TO pusher")
     searcher = open_searcher(reading)
-    (hits,) = ranked(searcher, texts)
-    assert names_of(hits) == names_of(gallery.search(texts, 5)[0])
+    assert names_of(ranked(searcher, texts)[0]) == names_of(gallery.search(texts, 5)[0])
     assert searcher.current() is searcher and verify_table(address) == len(searcher) == len(made.clips)
-    (clip,) = searcher.clips([searcher.clip_named(hits[0].clip_id)])
-    assert clip.clip_id == hits[0].clip_id and searcher.counts()["video"] > 0
     searcher.table.close()
     fewer = made.write(tmp_path / "fewer", made.clips[1:])
     with pytest.raises(TableError, match="permission denied"):
