@@ -72,13 +72,10 @@ def folder(tmp_path):
     return folder
 
 
-def run(folder, **options):
-    """Index the folder, or the list of files, into the gallery beside it; returns (report, gallery, model)."""
-    output = (folder[0] if isinstance(folder, list) else folder).parent
-    output = output / "gallery" if output.name != "clips" else output.parent / "gallery"
-    model = options.pop("model", None) or FakeModel()
-    files = find_files(folder if isinstance(folder, list) else [folder])
-    return *again(output, files, model=model, **options), model
+def run(folder, model=None, **options):
+    """Index the folder into the gallery beside it; returns (report, gallery, model)."""
+    model = model or FakeModel()
+    return *again(folder.parent / "gallery", find_files([folder]), model=model, **options), model
 
 
 def again(output, files, processor=None, model=None, **options):
@@ -145,10 +142,11 @@ def test_every_file_is_embedded_once_in_batches_and_the_next_run_notes_new_times
     before = manifest.stat().st_mtime_ns
     run(folder)
     assert manifest.stat().st_mtime_ns == before
-    touch_later(folder / "1.mp4")
+    path = folder / "1.mp4"
+    touch_later(path)
     report, gallery, model = run(folder)
     assert model.batches == [] and len(of(report, "unchanged")) == 3
-    assert gallery.files[str(folder / "1.mp4")].mtime_ns == (folder / "1.mp4").stat().st_mtime_ns
+    assert gallery.files[str(path)].mtime_ns == path.stat().st_mtime_ns
 
 
 def test_a_changed_file_is_embedded_again_and_one_that_failed_only_then(folder):

@@ -43,15 +43,13 @@ class FakeModel(WordModel):
 def place(tmp_path, monkeypatch):
     """A model folder, clips (one with brackets in its name), and the fakes in place of what is loaded."""
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", lambda *_: (FakeModel(), WordProcessor()))
-    for name in ("model", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({"name": name}))
-        (tmp_path / name / "model.safetensors").write_bytes(b"")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     (tmp_path / "clips" / "[red]").mkdir(parents=True)
-    (tmp_path / "clips" / "[red]" / "dog [bold]1.mp4").write_text("video audio")
-    (tmp_path / "clips" / "cat.mp4").write_text("audio")
-    (tmp_path / "clips" / "empty.mp4").touch()
-    for path in (tmp_path / "clips").rglob("*.mp4"):
+    for name, content in (("[red]/dog [bold]1.mp4", "video audio"), ("cat.mp4", "audio"), ("empty.mp4", "")):
+        path = tmp_path / "clips" / name
+        path.write_text(content)
         os.utime(path, (0, NEW_YEAR))
     monkeypatch.chdir(tmp_path)
     return tmp_path
