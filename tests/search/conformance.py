@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import random
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -93,24 +94,21 @@ class Made:
                     write_transcript(path, [Cue(0, 1, clip.said)], "nobody")
             return writer.gallery()
 
-    def scores(self, text, temperature=0.1, modalities=None, scale=None, offset=None):
+    def scores(self, text, temperature=0.1, modalities=None):
         """The score and the weights of every clip that has anything that is looked at, by its name."""
-        found = {}
-        modalities = self.seen(text, modalities)
-        scale, offset = scale or [1.0] * len(self.modalities), offset or [0.0] * len(self.modalities)
+        scale = dict(zip(self.modalities, self.scale or [1.0] * len(self.modalities), strict=True))
+        offset = dict(zip(self.modalities, self.offset or [0.0] * len(self.modalities), strict=True))
+        text, found = np.asarray(text, dtype=float), {}
+        seen = self.seen(text, modalities)
         for clip in self.clips:
-            cosines = {
-                name: scale[place] * float(text @ clip.vectors[name]) + offset[place]
-                for place, name in enumerate(self.modalities)
-                if name in clip.vectors and name in modalities
-            }
-            if not cosines:
-                continue
-            highest = max(cosines.values())
-            parts = {name: math.exp((cosine - highest) / temperature) for name, cosine in cosines.items()}
-            weights = {name: part / sum(parts.values()) for name, part in parts.items()}
-            norm = np.linalg.norm(sum(weight * clip.vectors[name] for name, weight in weights.items()))
-            found[clip.name] = sum(weights[n] * cosines[n] for n in cosines) / max(norm, MIN_NORM), weights
+            names = [name for name in seen if name in clip.vectors]
+            if names:
+                vectors = np.array([clip.vectors[name] for name in names])
+                cosines = np.array([scale[name] * (clip.vectors[name] @ text) + offset[name] for name in names])
+                weights = np.exp((cosines - cosines.max()) / temperature)
+                weights /= weights.sum()
+                norm = np.linalg.norm(weights @ vectors)
+                found[clip.name] = weights @ cosines / max(norm, MIN_NORM), dict(zip(names, weights, strict=True))
         return found
 
     def like_scores(self, clip, modalities=None):
@@ -119,12 +117,8 @@ class Made:
         vectors = [vector / np.linalg.norm(vector) for name, vector in clip.vectors.items() if name in named]
         norm = np.linalg.norm(sum(vectors))
         centroid = sum(vectors) / norm if norm > 1e-6 else vectors[0]
-        others = replace(self, clips=[other for other in self.clips if other is not clip])
-        return others.scores(centroid, modalities=modalities)
-
-    def own_scores(self, text, **options):
-        """The scores of one vector, calibrated as those of the gallery."""
-        return self.scores(text.double().numpy(), scale=self.scale, offset=self.offset, **options)
+        others = [other for other in self.clips if other is not clip]
+        return replace(self, clips=others, scale=None, offset=None).scores(centroid, modalities=modalities)
 
 
 def make_clips(
@@ -162,7 +156,7 @@ def names_of(hits):
 def check(hits, made, expected, k, modalities=None, near=1e-8):
     """Hits are the k best of what is expected, those of equal scores in the order of the gallery, and all of each is
     right. Scores nearer than `near` may change places, unless the clips are the same."""
-    names, presence = names_of(hits), {clip.name: set(clip.vectors) for clip in made.clips}
+    names, clips = names_of(hits), {clip.name: clip for clip in made.clips}
     best = sorted((score for score, _ in expected.values()), reverse=True)[:k]
     assert len(names) == len(set(names)) == len(best)
     assert hits.num_clips == len(made.clips) and len(hits) <= hits.num_scored <= hits.num_allowed
@@ -170,13 +164,12 @@ def check(hits, made, expected, k, modalities=None, near=1e-8):
         score, weights = expected[hit.clip_id]
         assert abs(score - at_rank) <= near * max(1, abs(score)) and hit.rank == rank
         assert hit.score == pytest.approx(score, rel=1e-6, abs=1e-6 + near)
-        assert {name for name, is_there in hit.presence.items() if is_there} == presence[hit.clip_id]
-        assert tuple(hit.presence) == tuple(hit.weights) == made.modalities
+        has = clips[hit.clip_id].vectors
+        assert list(hit.presence.items()) == [(name, name in has) for name in made.modalities]
         assert hit.weights == pytest.approx(dict.fromkeys(made.modalities, 0.0) | weights, abs=1e-3)
-    same = {}
-    for clip in made.clips:
-        if clip.name in expected:
-            same.setdefault(clip.content(modalities), []).append(clip.name)
+    same = defaultdict(list)
+    for name in expected:
+        same[clips[name].content(modalities)].append(name)
     for group in same.values():
         found = [name for name in names if name in group]
         assert found == group[: len(found)]

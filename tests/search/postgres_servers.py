@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 import psycopg
-from psycopg import sql
 
 from scalar_retrieval.search.push import write_extension
 
@@ -131,16 +130,17 @@ class PostgresServer:
 
     def new_database(self) -> str:
         """The address of a database that holds nothing."""
-        self._databases.append(f"test_{len(self._databases)}")
-        self._execute("CREATE DATABASE {}", self._databases[-1])
-        return f"{self.address}/{self._databases[-1]}"
+        name = f"test_{len(self._databases)}"
+        self._databases.append(name)
+        self._execute(f"CREATE DATABASE {name}")
+        return f"{self.address}/{name}"
 
-    def _execute(self, statement: str, name: str) -> None:
+    def _execute(self, statement: str) -> None:
         with psycopg.connect(f"{self.address}/postgres", autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+            connection.execute(statement)
 
     def renew(self) -> None:
         """Let it run, whatever was done to it, and drop the databases that were made."""
         self.resume() if self._pid_file.exists() else self.start()
         while self._databases:
-            self._execute("DROP DATABASE {} WITH (FORCE)", self._databases.pop())
+            self._execute(f"DROP DATABASE {self._databases.pop()} WITH (FORCE)")

@@ -39,19 +39,6 @@ from tests.search.conformance import (
 TABLES = ["table", pytest.param("nodes", marks=pytest.mark.e2e)]
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Gives the gallery of clips that no test changes; it is written once."""
-    galleries = {}
-
-    def write(made):
-        if id(made) not in galleries:
-            galleries[id(made)] = made.write(tmp_path_factory.mktemp("gallery"))
-        return galleries[id(made)]
-
-    return write
-
-
 @pytest.fixture(params=["folder", *TABLES])
 def hold(request, monkeypatch):
     """Gives the searcher of a gallery, or of what has changed of it since."""
@@ -76,8 +63,8 @@ def hold(request, monkeypatch):
 
 
 @pytest.mark.parametrize("made", CALIBRATED, ids=lambda made: f"{len(made.modalities)} {len(made.clips)} {made.scale}")
-def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, written):
-    searcher = hold(written(made))
+def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, tmp_path):
+    searcher = hold(made.write(tmp_path))
     described = searcher.described
     assert described.modalities == made.modalities and len(searcher) == len(made.clips)
     assert (described.fingerprint, described.query_temperature) == (MADE_BY["fingerprint"], 0.1)
@@ -90,7 +77,7 @@ def test_the_best_clips_are_those_that_a_loop_in_float64_finds(hold, made, writt
         texts = [text for text in make_texts(made, 3, seed) if made.seen(text, modalities)]
         k = (7, 1000)[seed % 2]
         for text, hits in zip(texts, search(searcher, torch.stack(texts), k, **asked), strict=True):
-            expected = made.own_scores(text, temperature=temperature, modalities=modalities)
+            expected = made.scores(text, temperature=temperature, modalities=modalities)
             check(hits, made, expected, k, modalities)
 
 
@@ -108,7 +95,7 @@ def test_equal_scores_stand_in_the_order_of_the_gallery_whatever_came_changed_an
     assert searcher is not before and searcher.current() is searcher
     for k in (2, 7, 20):
         (hits,) = search(searcher, text[None], k)
-        check(hits, made, made.own_scores(text), k)
+        check(hits, made, made.scores(text), k)
         assert names_of(hits) == list("02456781")[:k]
 
 
@@ -163,7 +150,7 @@ def test_names_come_back_as_they_are_and_clips_are_found_by_them(hold, tmp_path)
     gallery = made.write(tmp_path)
     searcher, (text,) = hold(gallery), make_texts(made, 1)
     (hits,) = search(searcher, text[None], 100)
-    check(hits, made, made.own_scores(text), 100)
+    check(hits, made, made.scores(text), 100)
     assert [hit.place.path for hit in hits] == names_of(hits) and len(searcher) == len(ODD_NAMES)
     for clip, embeds, mask in zip(made.clips, gallery.modality_embeds(), gallery.modality_mask, strict=True):
         assert searcher.clip_named(clip.name) == clip.name
@@ -229,4 +216,4 @@ def test_many_ask_at_once(hold, tmp_path):
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda text: search(searcher, text[None], 9)[0], texts))
     for text, hits in zip(texts, found, strict=True):
-        check(hits, made, made.own_scores(text), 9)
+        check(hits, made, made.scores(text), 9)

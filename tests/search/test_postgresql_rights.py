@@ -10,8 +10,8 @@ from scalar_retrieval.search.addresses import TableAddress
 from scalar_retrieval.search.postgresql import SCHEMA, DamagedTableError, DatabaseTable, TableError, TableSearcher
 from scalar_retrieval.search.push import push, verify_table
 from scalar_retrieval.search.settings import open_searcher
-from tests.search.conformance import Made, make_clips, make_texts
-from tests.search.test_postgresql import execute, names_of, ranked
+from tests.search.conformance import Made, make_clips, make_texts, names_of
+from tests.search.test_postgresql import execute, ranked
 
 
 @pytest.fixture
