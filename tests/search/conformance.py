@@ -208,12 +208,13 @@ ODD_TEXTS = (
     "(?i)", "***:", "***=",
 )  # fmt: skip
 ODD_FACTS = {
-    "min_duration": (0, -0.0, 1e-9, 0.3, 0.1 + 0.2, 1 / 3, 1e300, 5e-324, 2**63, 10**400, -1, math.nan),
-    "max_duration": (1e-9, 0.3, 1 / 3, 0.333333, 31.0, 2**63, "7", math.inf),
-    "after": ("0001-01-01T00:00+14:00", "1677-09-21", "1969-12-31T23:59:59.999999", "9999-12-31", "\0"),
-    "before": ("0001-01-02", "1970-01-10T00:00:00.000001", "2262-04-12", "9999-12-31T23:59-23:59"),
-    "has": ("video", PAPER, "video\0", "vid\ud800eo", 'video" IS NULL OR "', "_path"),
-    "lacks": (("video", "video"), "video[0]", "Video", (("video",),)),
+    "min_duration": (0, -0.0, 1e-9, 0.1 + 0.2, 1e300, 5e-324, 2**63, -1),
+    "max_duration": (1e-9, 1 / 3, 0.333333, 31.0, 2**63, "7", math.inf),
+    "after": ("0001-01-01T00:00+14:00", "1969-12-31T23:59:59.999999", "9999-12-31", "\0"),
+    "before": ("0001-01-02", "2262-04-12", "9999-12-31T23:59-23:59"),
+    "has": ("video", PAPER, "video\0", 'video" IS NULL OR "', "_path"),
+    "lacks": (("video", "video"), "video[0]", "vid\ud800eo"),
+    "words": ("\0", "karin '", "good dog" * 500),
 }
 """Values of filters, many of which make no sense."""
 
@@ -226,8 +227,8 @@ def odd_filters(count):
         name, odd = dice.choice(ODD_NAMES), "".join(dice.choices(ODD_TEXTS, k=dice.randint(1, 4)))
         place = dice.randrange(len(name))
         patterns = odd, f"*{odd}", 400 * odd, name, f"{name[:place]}?{name[place + 1 :]}", f"{name[:place]}{odd}*"
-        wanted = {"paths": dice.choice(patterns)} if dice.random() < 0.7 else {}
-        for name, values in (ODD_FACTS | {"words": (odd, f"karin {odd}", "good dog" * 500)}).items():
+        wanted = {"paths": dice.choice(patterns)}
+        for name, values in ODD_FACTS.items():
             if dice.random() < 0.08:
                 wanted[name] = dice.choice(values)
         yield wanted
@@ -237,18 +238,17 @@ def make_facts():
     """Clips of odd names and others, of which facts are known, at and around limits, and of which they are not."""
     clips = []
     for number, clip in enumerate(make_clips(seed=3, kinds=("random",), count=70)[:70]):
-        date = (-DAY, -DAY - 1, -1)[number] if number < 3 else number * DAY + number % 3 * 999
+        date = number * DAY + (number % 3 - 1) * 999
         changed, recorded = (10_000 * DAY, date) if number % 4 == 1 else (date, None)
-        is_noted, said = number not in (33, 34), ("karin sees a good dog", "a dog good for karin", "good")[number % 3]
+        said = ("karin sees a good dog", "a dog good for karin", None)[number % 3]
         if "subtitle" not in clip.vectors:
             said = ""
-        elif number % 5 == 4 or not is_noted:
-            said = None
-        plain = f"/clips/{'ab'[number % 2]}/{number}.{('mp4', 'mkv')[number % 3 == 2]}"
-        name = ODD_NAMES[number // 2] if number % 2 and number < 2 * len(ODD_NAMES) else plain
-        seconds = (float(number), number / 3, None, float(number))[number % 4]
-        times = {"changed": changed, "recorded": recorded} if is_noted else {}
-        clips.append(replace(clip, name=name, seconds=seconds, said=said, **times))
+        name = f"/clips/{'ab'[number % 2]}/{number}.{('mp4', 'mkv')[number % 3 == 2]}"
+        if number % 2 and number < 2 * len(ODD_NAMES):
+            name = ODD_NAMES[number // 2]
+        seconds = (float(number), number / 3, None)[number % 3]
+        known = {"changed": changed, "recorded": recorded, "said": said} if number % 30 else {"said": None}
+        clips.append(replace(clip, name=name, seconds=seconds, **known))
     return Made(clips)
 
 

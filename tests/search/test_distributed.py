@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import which
 from threading import Event
@@ -70,21 +70,19 @@ def cluster():
 @pytest.fixture(scope="module")
 def index(videos, tiny_model_dir):
     """Runs `scalar index`, here with a single thread, as Dask's workers have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
 
     def run(output, *options, folder=videos, code=0):
         arguments = ["index", folder, "--model", tiny_model_dir, "--output", output, *options]
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with pytest.MonkeyPatch.context() as monkeypatch:
-                index_with(monkeypatch, dtype="float32", batch_size=4)
-                result = CliRunner().invoke(app, list(map(str, arguments)))
-        finally:
-            torch.set_num_threads(before)
+        result = CliRunner().invoke(app, list(map(str, arguments)))
         assert result.exit_code == code, result.output
         return result
 
-    return run
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        index_with(monkeypatch, dtype="float32", batch_size=4)
+        yield run
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(
@@ -201,9 +199,9 @@ def job_of(path):
 
 def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 5)
-    loggers = [logging.getLogger(name) for name in ("distributed.client", "tornado.application")]
-    for logger in loggers:
-        logger.addHandler(caplog.handler)
+    loggers = ("distributed.client", "tornado.application")
+    for name in loggers:
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [caplog.handler])
     cluster = start_cluster(1)
     with Cluster(cluster.scheduler_address) as connected:
         connected._client._timeout = 0.2  # seconds in which it connects again
@@ -217,9 +215,7 @@ def test_a_scheduler_that_ends_is_reported_in_one_sentence_alone(tiny_model_dir,
 
         with pytest.raises(ValueError, match="scheduler at tcp://127.0.0.1:[0-9]+ has ended. What was embedded"):
             list(connected.embed(setup_of(tmp_path, tiny_model_dir), jobs(), 1))
-    for logger in loggers:
-        logger.removeHandler(caplog.handler)
-    assert caplog.records == []
+    assert not [record for record in caplog.records if record.name in loggers]
 
 
 # TLS -----------------------------------------------------------------------------------------------------------------
@@ -236,47 +232,30 @@ def certificate(folder):
     return {"distributed.comm": dask.config.merge(dask.config.get("distributed.comm"), shown["distributed"]["comm"])}
 
 
-@pytest.fixture
-def with_tls(tmp_path):
-    """Starts a cluster that takes only clients with its certificate; the settings of these, and of others."""
-    if which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    own, other = (certificate(tmp_path / name) for name in ("own", "other"))
-
-    @contextmanager
-    def start(num_workers):
-        with dask.config.set(own):
-            cluster = start_cluster(num_workers, protocol="tls://", security=distributed.Security())
-        with cluster:
-            yield cluster.scheduler_address
-
-    return start, own, other
-
-
-def test_a_cluster_with_tls_refuses_whoever_lacks_its_certificate_in_one_sentence(
-    index, with_tls, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
-    start, own, other = with_tls
-    with start(0) as address:
-        plain = address.replace("tls://", "tcp://")
-        for settings in ({}, other):
-            with dask.config.set(settings):
-                error = index(tmp_path / "gallery", "--cluster", address, code=1).stderr
-            assert error.startswith(f"Error: No Dask scheduler answers at {address}: ") and error.count("\n") == 1
-            assert "begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates" in error
-    with dask.config.set(own):
-        assert "encryption required" in index(tmp_path / "gallery", "--cluster", plain, code=1).stderr
-    assert not (tmp_path / "gallery").exists()
-
-
 @pytest.mark.e2e
-def test_a_cluster_with_tls_indexes_for_whoever_has_its_certificate(index, with_tls, tmp_path):
-    start, own, _ = with_tls
-    folder = tmp_path / "clips"
+@pytest.mark.skipif(which("openssl") is None, reason="openssl is not installed")
+def test_a_cluster_with_tls_indexes_for_whoever_has_its_certificate_and_refuses_others_in_one_sentence(
+    index, tmp_path, monkeypatch
+):
+    patience = "scalar_retrieval.search.distributed._PATIENCE"
+    monkeypatch.setattr(patience, 0.5)
+    own, other = (certificate(tmp_path / name) for name in ("own", "other"))
+    folder, gallery = tmp_path / "clips", tmp_path / "gallery"
     folder.mkdir()
     (folder / "a.mp4").write_bytes(media("mp4", "libx264", frames=3, **SMALL))
-    with start(1) as address, dask.config.set(own):
-        assert address.startswith("tls://")
-        result = index(tmp_path / "gallery", "--cluster", address, folder=folder)
+    with dask.config.set(own):
+        cluster = start_cluster(1, protocol="tls://", security=distributed.Security())
+    with cluster:
+        address = cluster.scheduler_address
+        for settings in ({}, other):
+            with dask.config.set(settings):
+                error = index(gallery, "--cluster", address, code=1).stderr
+            assert error.startswith(f"Error: No Dask scheduler answers at {address}: ") and error.count("\n") == 1
+            assert "begins with tls://, and Dask's settings `distributed.comm.tls` name the certificates" in error
+        with dask.config.set(own):
+            plain = address.replace("tls://", "tcp://")
+            assert "encryption required" in index(gallery, "--cluster", plain, code=1).stderr
+            assert not gallery.exists()
+            monkeypatch.setattr(patience, 30)
+            result = index(gallery, "--cluster", address, folder=folder)
     assert result.stdout.startswith("1 new, 0 changed, 0 unchanged")

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -149,17 +148,6 @@ def test_a_wrong_argument_is_answered_before_a_model_is_loaded(arguments, messag
     with pytest.raises((ValueError, OSError), match=message):
         index(**{"paths": "clips", "output": "gallery", "model": "encoder"} | arguments)
     assert not Path("gallery").exists()
-
-
-def test_a_gallery_of_another_model_is_refused(place, tmp_path):
-    index("clips/sound.wav", "gallery", "encoder", progress=False)
-    other = write_joint_encoder(tmp_path / "other")
-    (other / "config.json").write_text((other / "config.json").read_text() + " ")
-    with pytest.raises(ValueError, match="Embeddings of different models cannot be compared"):
-        index("clips", "gallery", "other", progress=False)
-    own = Gallery.from_arrays(["a"], {"video": torch.eye(1)}, path="own")
-    with pytest.raises(ValueError, match="own does not say which model made it"):
-        own.index("clips", progress=False)
 
 
 def test_every_option_of_the_command_is_an_argument_of_the_function():

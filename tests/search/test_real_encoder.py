@@ -3,10 +3,8 @@
 import json
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from scalar_retrieval.gallery.gallery import Gallery
 from scalar_retrieval.modeling_scalar.model_identity import identify
 from scalar_retrieval.search.__main__ import app
 
@@ -42,13 +40,3 @@ def test_the_description_of_each_clip_finds_it_first(gallery):
     assert result.exit_code == 0, result.output
     found = [entry["hits"][0]["path"].rsplit("/", 1)[-1] for entry in json.loads(result.stdout)]
     assert found == list(DESCRIPTIONS)
-
-
-def test_vectors_are_whole_and_tell_clips_apart(gallery):
-    opened = Gallery.open(gallery)
-    assert opened.dim == 768 and opened.modality_mask[:, 0].all()
-    embeds = opened.modality_embeds().float()
-    assert embeds.isfinite().all()
-    video = embeds[:, 0]
-    others = (video @ video.T).masked_fill(torch.eye(len(video), dtype=torch.bool), -1)
-    assert others.max() < 0.99
