@@ -237,15 +237,17 @@ def certificate(folder):
 def test_a_cluster_with_tls_indexes_for_whoever_has_its_certificate_and_refuses_others_in_one_sentence(
     index, tmp_path, monkeypatch
 ):
-    patience = "scalar_retrieval.search.distributed._PATIENCE"
-    monkeypatch.setattr(patience, 0.5)
     own, other = (certificate(tmp_path / name) for name in ("own", "other"))
     folder, gallery = tmp_path / "clips", tmp_path / "gallery"
     folder.mkdir()
     (folder / "a.mp4").write_bytes(media("mp4", "libx264", frames=3, **SMALL))
-    with dask.config.set(own):
-        cluster = start_cluster(1, protocol="tls://", security=distributed.Security())
-    with cluster:
+
+    def start(num_workers):
+        with dask.config.set(own):
+            return start_cluster(num_workers, protocol="tls://", security=distributed.Security())
+
+    with start(0) as cluster, monkeypatch.context() as patched:
+        patched.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
         address = cluster.scheduler_address
         for settings in ({}, other):
             with dask.config.set(settings):
@@ -255,7 +257,7 @@ def test_a_cluster_with_tls_indexes_for_whoever_has_its_certificate_and_refuses_
         with dask.config.set(own):
             plain = address.replace("tls://", "tcp://")
             assert "encryption required" in index(gallery, "--cluster", plain, code=1).stderr
-            assert not gallery.exists()
-            monkeypatch.setattr(patience, 30)
-            result = index(gallery, "--cluster", address, folder=folder)
+    assert not gallery.exists()
+    with start(1) as cluster, dask.config.set(own):
+        result = index(gallery, "--cluster", cluster.scheduler_address, folder=folder)
     assert result.stdout.startswith("1 new, 0 changed, 0 unchanged")

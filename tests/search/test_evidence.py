@@ -132,11 +132,12 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     assert f"{path}: found none of audio, screen; it has pictures, see --read-text\n" in first.stdout
 
     read, read_clip = [], ScalarJointProcessor.read_clip
-    monkeypatch.setattr(
-        ScalarJointProcessor,
-        "read_clip",
-        lambda self, *paths, **options: read.append(1) or read_clip(self, *paths, **options),
-    )
+
+    def reading(self, *paths, **options):
+        read.append(paths)
+        return read_clip(self, *paths, **options)
+
+    monkeypatch.setattr(ScalarJointProcessor, "read_clip", reading)
     assert "1 with nothing to embed" in index(path, code=1).stdout and not read  # no further source
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)
@@ -150,13 +151,11 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
 
 
 def test_what_was_read_and_said_is_taken_over_by_a_gallery_of_another_model(place):
-    (place / "list.csv").write_text("path,mood\nclips/a.mp4,a quiet morning in the kitchen\n")
-    index("clips", "list.csv", "--model", "light", "--read-text", "--text", "mood")
-    encoder = write_joint_encoder(place / "encoder")
-    further = ("--text", "title", "--text", "screen", "--text", "mood", "--words-of", "gallery")
-    run("index", "clips", "--model", encoder, "--output", "other", *further)
+    index("clips", "--model", "light", "--read-text")
+    encoder, further = write_joint_encoder(place / "encoder"), ("--text", "title", "--text", "screen")
+    run("index", "clips", "--model", encoder, "--output", "other", *further, "--words-of", "gallery")
     light, joint = Gallery.open("gallery"), Gallery.open("other")
-    assert joint.modalities == ("video", "audio", "subtitle", "title", "screen", "mood")
+    assert joint.modalities == ("video", "audio", "subtitle", "title", "screen")
     rows = [joint.row_of(name) for name in light.clip_ids]
     held = joint.modality_mask[rows][:, [joint.modalities.index(name) for name in light.modalities]]
     assert len(rows) == 4 and held.equal(light.modality_mask)

@@ -216,15 +216,14 @@ def test_every_node_computes_its_scores_its_list_and_its_counts(postgres, tmp_pa
 
     def explaining(self, connection, statement, values=None, binary=False):
         if "scalar_best" in statement:
-            plans.append(run(self, connection, f"EXPLAIN (VERBOSE, COSTS OFF) {statement}", values))
+            plans.append(str(run(self, connection, f"EXPLAIN (VERBOSE, COSTS OFF) {statement}", values)))
         return run(self, connection, statement, values, binary)
 
     monkeypatch.setattr(DatabaseTable, "run", explaining)
     for among in (Selection(), Selection(WHOLE, None, ("audio", "video"), "/clips/1.mp4", frozenset({"/b"}), "/c")):
         ranked(searcher, make_texts(made, 1), among=among)
-        lines = [line.strip() for (line,) in plans[-1]]
-        assert lines[0] == "Append" and lines.count("->  Async Foreign Scan") == 3
-        assert sum(line.startswith("Relations: Aggregate on (public.clips_at_") for line in lines) == 3
+        assert plans[-1].startswith("[('Append',)") and plans[-1].count("->  Async Foreign Scan") == 3
+        assert plans[-1].count("Relations: Aggregate on (public.clips_at_") == 3
     searcher.table.close()
 
 
@@ -553,19 +552,15 @@ def test_a_password_reaches_the_nodes_and_no_message(postgres, tmp_path, made, m
     database, servers = partitioned(postgres, 2)
     for server in servers:
         execute(f"{server.address}/postgres", "DROP ROLE IF EXISTS me; CREATE ROLE me SUPERUSER LOGIN PASSWORD 'hush'")
-    address = TableAddress.parse(f"{database.replace('postgres@', 'me@')}/clips")
-    nodes, texts, shown = [f"127.0.0.1:{server.port}" for server in servers], make_texts(made, 1), []
-    gallery = made.write(tmp_path)
+    address, shown = TableAddress.parse(f"{database.replace('postgres@', 'me@')}/clips"), []
     monkeypatch.setenv("PGPASSWORD", "hush")
-    push(gallery, address, nodes, shown.append)
-    searcher = TableSearcher(DatabaseTable(address))
-    assert answer(searcher, texts) == [names_of(hits) for hits in gallery.search(texts, 5)]
+    push(made.write(tmp_path), address, [f"127.0.0.1:{server.port}" for server in servers], shown.append)
+    assert verify_table(address) == len(made.clips)
     assert "FOREIGN TABLE" in str(shown) and "hush" not in str(shown)
     monkeypatch.setenv("PGPASSWORD", "wrong hush")
     with pytest.raises(TableError) as caught:
-        TableSearcher(DatabaseTable(address))
+        verify_table(address)
     assert "hush" not in str(caught.value)
-    searcher.table.close()
 
 
 @pytest.mark.e2e
