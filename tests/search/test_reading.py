@@ -69,28 +69,35 @@ def test_a_file_of_a_drive_that_never_answers_is_out_of_reach(folder, monkeypatc
     assert names(gallery.clip_ids) == ["a.mp4", "d.mp4"]
 
 
-@pytest.mark.promise("files", "Ctrl-C does not wait for a drive that hangs")
-def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, monkeypatch):
-    asked, given_up = Event(), []
-
-    def hangs(*arguments):
-        asked.set()
-        Event().wait()
+def is_given_up(ask, wait):
+    """Stop a run that has begun to `ask`, once that is told by `wait`; whether what it asked for was given up."""
+    given_up = []
 
     def read(item):
         if item:
             try:
-                record_of(str(folder / "a.mp4"), None)
+                ask()
             except Stopped as error:
                 given_up.append(error)
                 raise
         return item, Clip()
 
-    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state.open", hangs, raising=False)
     with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
         assert next(batches).notes == [0]
-        assert asked.wait(30)
-    assert len(given_up) == 1  # and not after four minutes
+        wait()
+    return len(given_up) == 1  # and not after four minutes, when a decoder that does nothing is ended
+
+
+@pytest.mark.promise("files", "Ctrl-C does not wait for a drive that hangs")
+def test_a_run_that_is_interrupted_does_not_wait_for_a_drive_that_hangs(folder, monkeypatch):
+    asked = Event()
+
+    def hangs(*arguments):
+        asked.set()
+        Event().wait()
+
+    monkeypatch.setattr("scalar_retrieval.gallery.store.file_state.open", hangs, raising=False)
+    assert is_given_up(lambda: record_of(str(folder / "a.mp4"), None), lambda: asked.wait(30))
 
 
 def test_a_file_that_exceeds_a_limit_is_read_once_the_limit_is_raised(tmp_path, tiny_processor, tiny_model):
@@ -136,31 +143,23 @@ def test_no_more_is_read_ahead_than_keeps_the_readers_busy():
 
 @pytest.mark.promise("files", "Ctrl-C does not wait for a decoder that hangs")
 def test_a_run_that_is_interrupted_does_not_wait_for_a_decoder_that_hangs(tmp_path, monkeypatch):
-    decoders = pool._Pool()
+    decoders, asked, path = pool._Pool(), Event(), tmp_path / "a.mp4"
     monkeypatch.setattr(pool, "_pool", decoders)
-    write_media(tmp_path / "a.mp4", 10)
-    path, stopped = tmp_path / "a.mp4", []
+    write_media(path, 10)
 
-    def read(item):
-        if item == 1:
-            SandboxedReader().read_duration(path)  # so that there is a decoder
-            for decoder in decoders.all:
-                os.kill(decoder.process.pid, signal.SIGSTOP)
-            together.wait(timeout=30)
-            try:
-                SandboxedReader().read_duration(path)
-            except Stopped as error:
-                stopped.append(error)
-                raise
-        return item, Clip()
+    def ask():
+        SandboxedReader().read_duration(path)  # so that there is a decoder
+        for decoder in decoders.all:
+            os.kill(decoder.process.pid, signal.SIGSTOP)
+        asked.set()
+        SandboxedReader().read_duration(path)
 
-    together = Barrier(2)
-    with closing(read_batches(lambda clips: None, range(2), read, batch_size=1, num_workers=2)) as batches:
-        assert next(batches).notes == [0]
-        together.wait(timeout=30)
+    def wait():
+        asked.wait(30)
         patience = time.monotonic() + 30
         while not decoders.taken and time.monotonic() < patience:
             time.sleep(0.001)
-    assert len(stopped) == 1  # and not after four minutes, when a decoder that does nothing is ended
+
+    assert is_given_up(ask, wait)
     decoders.close()  # one that was stopped before it was asked would wait for ever
     assert SandboxedReader().read_duration(path) == 1.0  # of others nothing is given up
