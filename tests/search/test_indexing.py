@@ -101,8 +101,6 @@ def test_a_file_that_was_moved_keeps_its_clips_without_being_embedded_again(fold
     for old, new in moves.items():
         vectors = gallery.modality_embeds()[gallery.row_of(new)]
         assert vectors.equal(before.modality_embeds()[before.row_of(old)])
-    report, _, model = run(folder)
-    assert len(of(report, "unchanged")) == 4 and not model.batches
 
 
 def failed(gallery):
@@ -188,10 +186,6 @@ def test_what_cannot_be_looked_at_does_not_stand_among_what_is_read_again(folder
         (folder / name).write_text(f"{name[0]} video")
     report, gallery, model = run(folder, batch_size=3)
     assert model.batches == [[8, 9]] and len(of(report, "unreadable")) == 2 and len(failed(gallery)) == 2
-    (folder / "00.mp4").unlink()
-    (folder / "nowhere.mp4").write_text("7 video")
-    report, gallery, model = run(folder)
-    assert model.batches == [[7]] and names(failed(gallery)) == ["01.mp4"]
 
 
 def test_two_spellings_of_a_path_are_one_file_and_a_circle_of_links_ends(tmp_path, monkeypatch):
@@ -207,30 +201,28 @@ def test_two_spellings_of_a_path_are_one_file_and_a_circle_of_links_ends(tmp_pat
 
 @pytest.mark.e2e
 @pytest.mark.promise("data", "Indexing that is killed repeatedly writes the same bytes")
-def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tmp_path):
+def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(folder, tmp_path, monkeypatch):
     """Each life of the process lasts for a batch or a few; what it has committed is never read again."""
-    (tmp_path / "clips").mkdir()
-    for seed in range(16):
-        (tmp_path / "clips" / f"{seed:02d}.mp4").write_text(f"{seed} video audio")
-    (tmp_path / "clips" / "41.mp4").write_text("broken-video")
-    killed = tmp_path / "killed"
+    for seed in range(3, 16):
+        (folder / f"{seed}.mp4").write_text(f"{seed} video audio")
+    (folder / "99.mp4").write_text("broken-video")
+    files, whole, killed = find_files([folder]), tmp_path / "whole", tmp_path / "killed"
 
-    class SlowModel(FakeModel):
-        def get_modality_features(self, **features):
-            time.sleep(0.01)
-            return super().get_modality_features(**features)
+    process = FakeProcessor.__call__
 
-    def index(output, model):
-        again(output, find_files([tmp_path / "clips"]), model=model, batch_size=2)
+    def slowly(self, clips):
+        time.sleep(0.01)
+        return process(self, clips)
 
     def index_slowly():
         tqdm.set_lock(threading.RLock())  # its own is shared with this process, and may be held by the killed
-        index(killed, SlowModel())
+        monkeypatch.setattr(FakeProcessor, "__call__", slowly)
+        again(killed, files, batch_size=2)
 
     def listing(output):
         return {path.relative_to(output): path.read_bytes() for path in output.rglob("*") if path.is_file()}
 
-    index(tmp_path / "whole", FakeModel())
+    again(whole, files, batch_size=2)
     dice, kills, last, patience = random.Random(0), 0, -1, 0.1
     while kills < 200:
         child = get_context("fork").Process(target=index_slowly)
@@ -246,7 +238,7 @@ def test_killed_again_and_again_indexing_ends_in_the_bytes_of_an_unbroken_run(tm
         patience = 0.1 if number > last else 1.5 * patience  # the machine may be busy
         last = number
     assert child.exitcode == 0 and kills > 2, "it was not killed in the middle"
-    assert listing(killed) == listing(tmp_path / "whole") and len(listing(killed)) > 10
+    assert listing(killed) == listing(whole) and len(listing(killed)) > 10
 
 
 def make_fail(monkeypatch, folder):
@@ -321,11 +313,8 @@ def test_a_drive_that_goes_or_comes_back_while_it_is_looked_at_costs_no_clips(fo
 def test_prune_removes_clips_beside_which_files_of_the_gallery_are_left_and_no_others(
     tmp_path, monkeypatch, gone, others, is_kept
 ):
-    path, there, gallery = (
-        tmp_path / "drive" / "a" / "1.mp4",
-        [tmp_path / name for name in others],
-        tmp_path / "gallery",
-    )
+    path, gallery = tmp_path / "drive" / "a" / "1.mp4", tmp_path / "gallery"
+    there = [tmp_path / name for name in others]
     for number, file in enumerate((path, *there)):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{number} video")
@@ -366,9 +355,6 @@ def test_a_file_that_disappears_between_two_looks_keeps_its_clip(folder, monkeyp
     (state,) = report.of("out of reach")
     assert state.path == str(path) and error.args[-1] in state.reason and not problems_of(report)
     assert found.files[str(path)] == known  # so that it is read when it is back
-    monkeypatch.undo()
-    path.write_text("7 video audio")
-    assert names(of(again(gallery, files)[0], "changed")) == ["1.mp4"]
 
 
 def test_a_file_that_is_there_but_broken_now_loses_its_old_clip(folder):
