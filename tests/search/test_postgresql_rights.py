@@ -243,8 +243,6 @@ def test_a_push_to_nodes_says_what_to_do_about_functions_and_tables_that_are_the
     gallery, texts, node = made.write(tmp_path), make_texts(made, 1), node_of(database)
     plain, parted = (TableAddress.parse(f"{database}/{name}") for name in ("plain", "parted"))
     push(gallery, plain)
-    with pytest.raises(ValueError, match="--nodes is for a new table"):
-        push(gallery, plain, [node])
     with pytest.raises(ValueError, match=f"database of {node}/.*/public.parted_0.*DROP SCHEMA scalar CASCADE there"):
         push(gallery, parted, [node])
     execute(database, "DROP SCHEMA scalar CASCADE")
