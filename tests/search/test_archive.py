@@ -3,17 +3,14 @@
 import random
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from scalar_retrieval.gallery.gallery import Gallery
-from scalar_retrieval.modeling_scalar.tracks_scalar import MEDIA_FILES
 from scalar_retrieval.search.sources import find_files
-from tests.media_corpus import CORPUS, NOISE, cut, media, noisy
+from tests.media_corpus import NOISE, cut, media, noisy
 
 NUM_FILES, NUM_KILLS = 2000, 20
-KINDS = ("names", "truncated", "foreign", "unusual", "bit rot", "hollow", "no regular file", "playlist")
 CUE = "1\n00:00:00,000 --> 00:00:09,000\na dog barks\n"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="makes what only Linux has")]
@@ -26,22 +23,21 @@ def write_small(folder):
     for frames in range(1, 17):
         for kind, *codecs in (("mp4", "libx264", "aac"), ("mp4", "libx264"), ("wav", "", "pcm_s16le")):
             made.append(media(kind, *codecs, frames=frames, seconds=0.1 * frames, **tiny))
+    (folder / "small").mkdir()
     for number in range(NUM_FILES - len(find_files([folder]))):
         content, kind = dice.choice(made), dice.randrange(12)
         if kind < 2:
             content = NOISE[number : number + 3000 * kind]  # or empty
         elif kind == 2:
             content = content[: dice.randrange(len(content))]
-        path = folder / f"small {number % 9}" / f"{number}.mp4"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
+        (folder / "small" / f"{number}.mp4").write_bytes(content)
         if kind == 3:
-            path.with_suffix(".srt").write_text(CUE)
+            (folder / "small" / f"{number}.srt").write_text(CUE)
 
 
 @pytest.fixture(scope="module")
 def archive(shared_dir, tmp_path_factory):
-    """A folder of real clips, whole, cut and with noise, of files of the tests of reading, and of small ones."""
+    """A folder of real clips, whole, cut and with noise, and of small ones."""
     folder = tmp_path_factory.mktemp("archive") / "archive"
     folder.mkdir()
     for path in sorted((shared_dir / "data" / "videos").glob("*.mp4")):
@@ -50,10 +46,6 @@ def archive(shared_dir, tmp_path_factory):
         for share in range(1, 20):
             (folder / f"{path.stem} cut {share}.mp4").write_bytes(cut(clip, share / 20))
             (folder / f"{path.stem} noise {share}.mp4").write_bytes(noisy(clip, share / 20, 3000))
-    CORPUS["h264_aac.mp4"].make(folder / "h264_aac.mp4")  # of which others are links
-    for name, case in CORPUS.items():
-        if case.kind.startswith(KINDS) and Path(name).suffix.lower() in MEDIA_FILES:
-            case.make(folder / name)
     write_small(folder)
     return folder
 

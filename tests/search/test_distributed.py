@@ -109,9 +109,8 @@ def kill_workers(cluster, kills, is_done):
     dice = random.Random(1)
     while kills and not is_done.wait(dice.uniform(0, SECONDS_BETWEEN_KILLS)):
         # One that is killed while it starts would not be replaced.
-        processes = [nanny.process for nanny in list(cluster.workers.values())]
-        started = [process for process in processes if process is not None and process.status.name == "running"]
-        running = [process.pid for process in started if process.pid is not None]  # None once it has ended
+        processes = [nanny.process for nanny in list(cluster.workers.values()) if nanny.process is not None]
+        running = [process.pid for process in processes if process.status.name == "running" and process.pid]
         if running:
             with suppress(ProcessLookupError):
                 os.kill(dice.choice(running), signal.SIGKILL)

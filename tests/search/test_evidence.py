@@ -246,8 +246,6 @@ def test_a_container_that_promises_a_film_and_holds_nothing_is_no_clip_under_its
     (place / "empty").mkdir()
     (place / "empty" / "bread recipe.mp4").write_bytes(head)
     assert ", 1 with nothing to embed; 0 clips in the gallery" in index("empty", code=1).stdout
-    (place / "list.csv").write_text("path,title\nempty/bread recipe.mp4,a recipe\n")
-    assert "; 1 clips in the gallery" in run("index", "list.csv", "--output", "listed").stdout
 
 
 def test_a_file_is_found_by_its_names_and_under_new_ones_once_it_is_read_again(place):

@@ -144,9 +144,6 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_costs_no_clips(place, mo
     assert result.stdout.startswith(f"1 new, 0 changed, 1 unchanged, 2 unreadable{kept}; 3 clips in the gallery")
     assert f"unreadable: {red}: {os.strerror(code)}\n" in result.stdout
     assert str(red) not in result.stderr  # each message comes once
-    monkeypatch.undo()
-    monkeypatch.chdir(place)
-    assert "unreadable files: 1\n" in run("info", "gallery").stdout  # a folder is not recorded
 
 
 def test_query_prints_rank_score_name_and_weights(place):
@@ -208,6 +205,7 @@ def test_a_gallery_that_names_no_model_or_one_that_moved_is_asked_with_one(place
     ):
         assert refused in run("query", gallery, "video", code=1).stderr
         assert found in run("query", gallery, "video", "--model", "moved").stdout
+    assert "Name it by `model`" in run("index", "clips", "--output", "theirs", code=1).stderr
     (place / "moved" / "config.json").write_text('{"other": 1}')
     for gallery, refused in (("theirs", "nothing can be added"), ("gallery", "different models cannot be compared")):
         assert refused in run("index", "clips", "--model", "moved", "--output", gallery, code=1).stderr
