@@ -16,18 +16,20 @@ from tests.search.test_main import FakeModel, place, run  # noqa: F401
 from tests.search.test_sources import make_unlistable
 
 
-def while_sleeping(monkeypatch, steps):
-    """Let steps happen, one in each pause between two looks; then Ctrl-C."""
-    waiting = iter(steps)
+def while_sleeping(monkeypatch, steps, monotonic=lambda: 0):
+    """Let steps happen, one in each pause between two looks; then Ctrl-C. Returns the seconds of the pauses."""
+    waiting, pauses = iter(steps), []
 
     def sleep(seconds):
+        pauses.append(seconds)
         step = next(waiting, None)
         if step is None:
             raise KeyboardInterrupt
         step()
 
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: 0)
+    clock = SimpleNamespace(sleep=sleep, monotonic=monotonic)
     monkeypatch.setattr("scalar_retrieval.search.watching.time", clock)
+    return pauses
 
 
 def looks_of(folder, steps, monkeypatch, find=None):
@@ -93,16 +95,7 @@ def test_a_file_that_cannot_be_seen_is_passed_on_for_reading_to_say_why(tmp_path
 
 
 def test_a_drive_that_answers_slowly_is_looked_at_less_often(monkeypatch):
-    clock, pauses = iter([0.0, 0.5, 0.5, 2.5]), []
-
-    def sleep(seconds):
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(
-        "scalar_retrieval.search.watching.time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(clock))
-    )
+    pauses = while_sleeping(monkeypatch, [nothing], partial(next, iter([0.0, 0.5, 0.5, 2.5])))
     with pytest.raises(KeyboardInterrupt):
         watch(lambda: [], lambda *_: None, 7, print)
     assert pauses == [7, 20]
