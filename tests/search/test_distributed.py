@@ -5,11 +5,10 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from threading import Event
@@ -168,8 +167,7 @@ def test_a_file_that_kills_every_worker_is_reported_and_costs_no_other_clip(inde
 
 def test_what_stops_a_run_on_a_cluster_is_reported(index, cluster, tiny_model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr("scalar_retrieval.search.distributed._PATIENCE", 0.5)
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        unused = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    unused = "tcp://127.0.0.1:1"
     assert f"No Dask scheduler answers at {unused}" in index(tmp_path / "a", "--cluster", unused, code=1).stderr
     with start_cluster(0) as empty:
         refused = index(tmp_path / "a", "--cluster", empty.scheduler_address, code=1).stderr

@@ -44,9 +44,3 @@ def test_the_estimate_is_by_the_mean_speed_since_the_beginning(bar, monkeypatch)
         now = bar.start_t + later
         bar.add("long.mp4", share)
         assert f"<{left}" in str(bar)
-
-
-def test_words_of_a_file_of_unknown_length_only_say_where_they_are(bar):
-    bar.begin("stream.ts", None)
-    bar.reach("transcribing", "stream.ts", 50.0)
-    assert bar.n == 0 and bar.postfix == "transcribing stream.ts at 00:50"
