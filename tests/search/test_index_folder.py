@@ -82,7 +82,6 @@ def test_settings_of_a_new_gallery_are_kept_and_others_refused_before_its_model_
     monkeypatch.setattr("scalar_retrieval.modeling_scalar.load_model", None)
     for arguments, message in (
         ({"segment": 2}, "holds .*Omit `segment`"),
-        ({"segment": "none"}, "holds .*Omit `segment`"),
         ({"dtype": "float16"}, "holds vectors in float32. Omit `dtype`"),
         ({"frames": 3}, "was indexed with other values of `frames` and `sound_seconds`"),
         ({"text": ["mood"]}, "has the modalities video, audio, subtitle, title, not mood.* as `words_of`"),

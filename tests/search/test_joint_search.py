@@ -37,11 +37,7 @@ def test_files_are_indexed_and_found_by_a_joint_encoder(place, monkeypatch):
         score = model(**processor(text="a dog", clips=[clip])).scores.item()
     row = gallery.row_of(both)
     torch.testing.assert_close(gallery.modality_embeds()[row], expected[0], atol=1e-6, rtol=0)
-    assert gallery.modality_mask[row].equal(mask[0]) and gallery.modality_mask[1 - row].tolist() == [
-        False,
-        True,
-        False,
-    ]
+    assert gallery.modality_mask[row].equal(mask[0])
     (found,) = json.loads(run("query", "gallery", "a dog", "--json"))
     hit = next(hit for hit in found["hits"] if hit["path"] == both)
     assert hit["score"] == pytest.approx(score, abs=1e-5) and sum(hit["weights"].values()) == pytest.approx(1)

@@ -201,9 +201,8 @@ def test_a_role_that_may_only_read_searches_and_verifies_a_table(database, tmp_p
     push(gallery, TableAddress.parse(pushing))
     execute(database, "GRANT USAGE ON SCHEMA scalar TO reader; GRANT SELECT ON clips TO reader")
     # The owner of a table could run code as whoever reads it, unless it has these rights already.
-    for other in (database, database.replace("postgres@", "reader@")):
-        with pytest.raises(DamagedTableError, match="or a role of which 'pusher' is a member"):
-            open_searcher(f"{other}/clips")
+    with pytest.raises(DamagedTableError, match="or a role of which 'pusher' is a member"):
+        open_searcher(reading)
     execute(database, "GRANT reader TO pusher")
     searcher = open_searcher(reading)
     assert names_of(ranked(searcher, texts)[0]) == names_of(gallery.search(texts, 5)[0])
