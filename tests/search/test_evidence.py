@@ -289,15 +289,13 @@ def test_speech_is_heard_later_in_just_the_files_with_sound_and_without_words(pl
 
 def test_files_in_a_language_that_light_does_not_read_are_counted_until_they_are_not(place):
     (place / "clips" / "a talk.wav").write_bytes(wav(tone(16_000)))
-    for text, language, unread in (
-        ("Lapset leikkivät pihalla lumessa ja mummo katsoo ikkunasta", "fi", {"Finnish": 1}),
-        ("The children play in the snow while grandmother looks out of the window", "en", {}),
+    for text, unread in (
+        ("Lapset leikkivät pihalla lumessa ja mummo katsoo ikkunasta", {"Finnish": 1}),
+        ("The children play in the snow while grandmother looks out of the window", {}),
     ):
         (place / "clips" / "a talk.srt").write_text(f"1\n00:00:00,000 --> 00:00:01,000\n{text}")
         said = index("clips/a talk.wav", "--model", "light").stdout
-        gallery = Gallery.open("gallery")
-        (file,) = gallery.files.values()
-        assert (file.language, gallery.metadata.get("unread", {})) == (language, unread)
+        assert Gallery.open("gallery").metadata.get("unread", {}) == unread
         assert ("1 file is in Finnish, which `light` does not read." in said) == bool(unread)
 
 

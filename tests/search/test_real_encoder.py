@@ -31,7 +31,6 @@ def gallery(shared_dir, tmp_path_factory):
     arguments = ["index", str(shared_dir / "data" / "videos"), "--output", str(output), "--model", MODEL]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "744,371,488 parameters" in result.stderr
     return output
 
 
