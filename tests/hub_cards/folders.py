@@ -14,7 +14,7 @@ from tests.hub_cards.records.test_evaluations import write_result as write_evalu
 from tests.hub_cards.records.test_runs import RECIPE, TRAINING, write_adapter
 
 CODE = {
-    *("scores_scalar.py", "configuration_scalar.py"),
+    *("modalities_scalar.py", "scores_scalar.py", "configuration_scalar.py"),
     *(
         "feature_extraction_scalar.py",
         "image_processing_scalar.py",

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from scalar_retrieval.modeling_scalar import MODALITIES, scores_scalar
 from scalar_retrieval.modeling_scalar.scores_scalar import (
+    closed_form,
     find_method,
     paired_centroids,
     paired_weights,
@@ -159,6 +160,24 @@ def test_gradients_equal_finite_differences_of_centroids_and_of_all_numbers():
     filled = modalities.masked_fill(~mask[..., None], math.nan)
     leaves = texts.clone().requires_grad_(), filled.requires_grad_()
     assert torch.autograd.gradcheck(lambda t, z: paired_centroids(t, z, mask), leaves)
+
+
+def test_the_closed_form_compiles_to_one_graph_and_has_the_same_gradients():
+    texts, clips, mask = random_clips(number=4)
+
+    def scores(texts, clips, mask):
+        present = clips * mask[..., None]
+        cosines = texts @ present.permute(1, 2, 0)
+        return closed_form(cosines, mask, present @ present.mT, 0.2, 1e-3)
+
+    torch.compiler.reset()
+    leaves = texts.requires_grad_(), clips.requires_grad_()
+    expected = scores(*leaves, mask)
+    found = torch.compile(scores, fullgraph=True, backend="aot_eager")(*leaves, mask)
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    gradients = [torch.autograd.grad(values.square().sum(), leaves) for values in (found, expected)]
+    assert all(reference.abs().max() > 0.01 for reference in gradients[1])
+    torch.testing.assert_close(*gradients, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("method", METHODS)
