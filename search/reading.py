@@ -335,8 +335,9 @@ class Reader:
             has_less = bool(problems) or not (has_packets or job.texts)
             if clip.is_empty or (has_less and not has_more):
                 found.problems = problems
-                nothing = NOTHING + ", ".join(self.processor.modalities)
-                raise ValueError(joined(problems or [nothing, *self._hints_of(file).values()]))
+                nothing = [NOTHING + ", ".join(self.processor.modalities)]
+                nothing += [file.failure] if file.failure is not None else self._hints_of(file).values()
+                raise ValueError(joined(problems or nothing))
         except (OSError, ValueError) as error:
             found.reason = str(error).removeprefix(f"{path}: ")
             found.is_lost = isinstance(error, FileNotFoundError) or _is_out_of_reach(path)

@@ -140,7 +140,8 @@ def test_a_file_in_which_nothing_was_found_is_tried_again_with_a_further_source(
     assert "1 with nothing to embed" in index(path, code=1).stdout and not read  # no further source
     with monkeypatch.context() as patched:
         patched.setattr(Signs, "__call__", fail)
-        assert "0 new" in index(path, "--read-text", code=1).stdout and read
+        reported = index(path, "--read-text", code=1).stdout
+        assert "0 new" in reported and "signs could not read a picture" in reported and read
     monkeypatch.setitem(SIGNS, "d.mp4", "no entry")
     assert "1 new" in index(path, "--read-text").stdout
     assert best("do not go in here") == ("d.mp4", "screen")
