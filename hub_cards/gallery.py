@@ -109,26 +109,26 @@ def _named(rows: pa.Table, column: str, name_of: Any) -> pa.Table:
 def _published_files(gallery: Gallery, names: _Names, media: bool) -> list[MediaFile]:
     """Return the published details of files: why some could not be read, and of those published too all but where
     they were recorded."""
-    files = {}
-    # Those whose clips are published have their names first.
-    for path in sorted(gallery.files, key=lambda path: path not in names.files):
-        file = gallery.files[path]
+    files = []
+    taken = set(names.files.values())
+    for path, file in gallery.files.items():
         # Without media only failures are published, for the card names them.
         if file.reason is None and not media:
             continue
         # Files elsewhere, of which only the last part is named, may share it.
         name = names.of_file(path)
         number = 1
-        while name in files:
+        while name in taken and path not in names.files:
             number += 1
             name = f"{names.of_file(path)} ({number})"
+        taken.add(name)
         file = replace(file, path=name, place=None)
         if file.reason is not None:
             file = replace(file, reason=names.shortened(file.reason))
         if not media or path not in names.files:
             file = replace(file, size=0, mtime_ns=0, sha256="", recorded_ns=None)
-        files[name] = file
-    return list(files.values())
+        files.append(file)
+    return files
 
 
 def _copy_media(gallery: Gallery, names: _Names, folder: Path) -> None:

@@ -180,8 +180,9 @@ def test_media_go_along_with_their_words_but_without_still_pictures_and_places(t
         known = found.files[name]
         assert known == replace(searched.files[f"{videos}/{name}"], path=name, place=None)
         assert found.own_media_of(place, None) == str(media / name) and is_as_known(str(media / name), known)
-    # Words are of the media, too.
+    # Without media, too, what could not be read elsewhere has not the name of a clip. Words are of the media.
     stage_gallery(searched.path, tmp_path / "without")
+    assert set(Gallery.open(tmp_path / "without").files) == {"gone.mp4", "a.mp4 (2)", "a.mp4 (3)", "more/talk.mp4"}
     assert Transcripts(tmp_path / "without").count() == (0, 0)
 
 
