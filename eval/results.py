@@ -1,6 +1,6 @@
 """The types of an evaluation's results."""
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Metrics = dict[str, float | None]
 """Metrics by name, such as `text_to_video_recall_at_1`, in percent; `None` where one is not defined."""
@@ -23,7 +23,7 @@ class RateResults(TypedDict):
     decided: Counts
 
 
-class FirstStageResults(TypedDict, total=False):
+class FirstStageResults(TypedDict):
     """The first stage, see [`~scalar_retrieval.eval.protocol.first_stage.measure_first_stage`]."""
 
     num_queries: int
@@ -35,7 +35,7 @@ class FirstStageResults(TypedDict, total=False):
     rates: list[RateResults]
     ladder: list[Entry]
     differences: list[Entry]
-    kinds: list[Entry]
+    kinds: NotRequired[list[Entry]]
 
 
 class Results(TypedDict):
