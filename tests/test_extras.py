@@ -77,7 +77,7 @@ def environment_with(folder, *more):
     return CleanEnvironment(folder / "packages", [re.split("[<>=]", str(line))[0] for line in wanted])
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.parametrize("extra", JOBS)
 def test_a_room_needs_its_extra_alone(extra, tmp_path):
     room, others = JOBS[extra]

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from .files import naming
 from .places import lies_in_gallery
@@ -24,6 +23,8 @@ _WINDOW = "@"  # which no hash contains
 
 def as_still(frame: np.ndarray) -> bytes:
     """A frame, uint8 `(height, width, 3)`, as a small JPEG file."""
+    from PIL import Image  # not at the top: of all that opens galleries, only indexing needs it
+
     picture = Image.fromarray(frame)
     picture.thumbnail((SIDE, SIDE))
     still = io.BytesIO()
