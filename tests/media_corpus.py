@@ -346,7 +346,7 @@ def _bomb() -> bytes:
 
 
 def _pngs(size: int, *pictures: bytes) -> bytes:
-    """A Matroska file of PNGs whose header says a size."""
+    """A Matroska file of PNG pictures whose header says a size."""
     header = struct.pack("<IiiHH4sIiiII", 40, size, size, 1, 24, b"MPNG", 0, 0, 0, 0, 0)
     return matroska(*pictures, codec="V_MS/VFW/FOURCC", track=ebml(0x63A2, header))
 
