@@ -81,7 +81,7 @@ site: $(INSTALLED) ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 PATH=$(abspath $(BIN)):$$PATH $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/: $(BIN)/python -m http.server --directory site"
 
-test: $(INSTALLED) ## the default test suite, four and a half minutes on two cores
+test: $(INSTALLED) ## the default test suite, three and a half minutes on two cores
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 test-fast: $(INSTALLED) ## without the tests that start Python again or train for long, two minutes
@@ -97,7 +97,7 @@ $(SUITE)/.installed: $(INSTALLED)
 suite: $(SUITE)/.installed ## mixins of transformers' own test suite, and quantised weights, a minute
 	OMP_NUM_THREADS=1 PYTHONPATH=$(SUITE) $(PYTEST) -m suite -n auto
 
-e2e-test: $(INSTALLED) ## whole processes: training, publishing, kills, hostile files, three nodes, five minutes
+e2e-test: $(INSTALLED) ## whole processes: training, publishing, kills, hostile files, three nodes, four and a half minutes
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m "e2e and not slow"
 
 # Everything but publishing, which computes nothing. As many processes as cores, counting their threads.
