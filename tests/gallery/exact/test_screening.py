@@ -16,6 +16,8 @@ from scalar_retrieval.gallery.exact.blocks import (
     DamagedVectorsError,
     block_of,
     exact_pairs,
+    score_error,
+    spanned_bounds,
 )
 from scalar_retrieval.gallery.exact.ranking import find_best, find_best_on_device
 from scalar_retrieval.gallery.gallery import GalleryWriter
@@ -251,6 +253,62 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand(slices):
     scores, _ = exact_pairs(block, texts, queries, rows, ScoreOptions())
     for row, query in itertools.product(range(5), range(30)):
         assert len(set(scores[(copies[rows] == row) & (queries == query)].tolist())) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", all_options(3)[:-1])
+def test_a_score_changes_by_no_more_than_its_error_when_cosines_do(kind, options):
+    error, block = 1e-3, make_block(kind, [2000], 16, seed=3)
+    texts = make_texts(block, 2000, 0).double()
+    vectors, mask = block.vectors_at(torch.arange(2000), torch.float64), block.modality_mask
+    gram = vectors @ vectors.mT
+    cosines = options.calibrated((vectors @ texts[:, :, None])[..., 0], dim=1)
+
+    def scores(cosines: torch.Tensor) -> torch.Tensor:
+        weights = (cosines / options.query_temperature).masked_fill(~mask, -math.inf).softmax(1)
+        norms = torch.einsum("pi,pij,pj->p", weights, gram, weights).clamp(min=MIN_NORM**2).sqrt()
+        return (weights * cosines).masked_fill(~mask, 0).sum(1) / norms
+
+    largest = cosines.masked_fill(~mask, 0).abs().amax(1)
+    bound = score_error(largest, block.rho.double(), error, options.query_temperature)
+    generator = torch.Generator().manual_seed(1)
+    worst = torch.zeros(len(cosines), dtype=torch.float64)
+    for _ in range(20):
+        moved = cosines + error * (2 * torch.rand(cosines.shape, generator=generator, dtype=torch.float64) - 1).sign()
+        worst = torch.maximum(worst, (scores(moved) - scores(cosines)).abs())
+    assert (worst <= bound).all() and (worst > 0).any()
+
+
+def bounds_of(cosines: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Upper bounds of scores `(N,)` from the cosines `(N, M)` of one text, in float32."""
+    upper = cosines.float().clamp(min=0).T[:, None]
+    return spanned_bounds(upper, inverse.permute(1, 2, 0), torch.zeros(len(cosines)))[0].double().sqrt()
+
+
+def values_of(vectors: torch.Tensor, mask: torch.Tensor, cosines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The highest and the shortest of 2000 random weighted means of each clip: its score, and its norm, `(N,)`."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2000, 1, mask.shape[1], generator=generator, dtype=torch.float64).pow(4) * mask
+    weights = weights / weights.sum(-1, keepdim=True)
+    gram = vectors.double() @ vectors.double().mT
+    norms = (torch.einsum("wvm,vmn->wvn", weights, gram) * weights).sum(-1).clamp(min=MIN_NORM**2).sqrt()
+    return ((weights * cosines).sum(-1) / norms).amax(0), norms.amin(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_bounds_are_no_less_than_what_any_weights_give(number, kind):
+    generator = torch.Generator().manual_seed(0)
+    block = make_block(kind, [400], 24, dtype="float32", number=number)
+    mask, vectors = block.modality_mask, block.vectors_at(torch.arange(400), torch.float64)
+    cosines = vectors @ normalize(torch.randn(24, generator=generator, dtype=torch.float64), dim=0)
+    cosines = cosines * cosines.sum().sign()
+    values, norms = values_of(vectors, mask, cosines)
+    bounds = bounds_of(cosines, block.inverse.permute(2, 0, 1))
+    assert (norms >= block.rho).all() and (values <= bounds).all()
+    if number <= 3 and kind in ("random", "clustered"):  # which as many weights fill
+        assert (norms < block.rho + 0.05).float().mean() > 0.8
+        assert (values > bounds - 0.01)[values > 0].float().mean() > 0.1
 
 
 # What bounds rest on ------------------------------------------------------------------------------------------------
