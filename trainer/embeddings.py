@@ -35,7 +35,7 @@ def _check_trained(model: ScalarJointModel, path: Any) -> None:
     if in_encoder or not trained:
         raise ValueError(
             f"{path} is a gallery, which holds embeddings of a frozen encoder, but this run trains "
-            f"{in_encoder or 'no heads'} of it. Train with `adapter: heads`, or leave `features` out."
+            f"{in_encoder or 'no heads'} of it. Set `features` to null or, for a joint encoder, `adapter` to heads."
         )
     # The heads of an adapter are not those that made the gallery, and a new head adds zero.
     for name, value in model.named_parameters():

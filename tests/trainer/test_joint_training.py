@@ -237,7 +237,7 @@ def test_a_gallery_that_does_not_fit_is_refused(place, gallery):
         EmbeddingDataset(gallery, rows, model, processor, "another", "0" * 64)
     with pytest.raises(ValueError, match="1 of 1 clips are not in the gallery"):
         dataset_of(place, gallery, model, processor, rows)
-    with pytest.raises(ValueError, match=r"this run trains \['language_model'\] of it. Train with `adapter: heads`"):
+    with pytest.raises(ValueError, match=r"this run trains \['language_model'\] of it. Set `features` to null or"):
         dataset_of(place, gallery, *load(place, "trunk,heads"))
     merged = load(place, "heads")[0].merge_and_unload()
     with pytest.raises(ValueError, match="The heads of this model are already trained"):
